@@ -119,6 +119,8 @@ class Algorithm:
         It averages models of clients.
     takes_means : bool (default: True)
         Its edges make the same of what clients send as of as many times the mean of it.
+    sends_alike : bool (default: True)
+        What edges of whole models send beside the model is the same for all of their clients.
     client : ClientHalf (default: FedAvg's client)
         What its clients do: how their steps are corrected, what they keep, what never leaves them, how they answer.
     trains_clients : bool (default: True)
@@ -152,6 +154,7 @@ class Algorithm:
     counts_gradients: bool = False
     averages: bool = True
     takes_means: bool = True
+    sends_alike: bool = True
     client: ClientHalf = PLAIN
     trains_clients: bool = True
     has_model: bool = True

@@ -83,5 +83,6 @@ MTGC = Algorithm(
     make_edge=mtgc_edge,
     tiers="one or two",
     strategy_key="edge-strategy",
+    sends_alike=False,
     client=MTGC_CLIENT,
 )

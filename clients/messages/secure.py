@@ -3,7 +3,7 @@
 Clients are called by their places in the round's list, from 0: no client learns of others which nodes they are.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, Final, Self
@@ -200,19 +200,29 @@ class SecureOpening:
         return cls(server_round, clients, most_weight, SealedShares.from_config(config))
 
 
-def digest_of(instruction: RecordDict) -> bytes:
-    """Return a digest of what an instruction that begins a training tells all clients: arrays, and how to train.
+def digest_of(instruction: RecordDict, without: Collection[str]) -> bytes:
+    """Return a digest of what an instruction that begins a training tells all clients alike.
 
-    In split training the config record differs between clients, by their labels and streams, and is left out.
+    That are the model, what is beside it, and how to train; in split training the blocks, since the rest differs
+    between clients, by their labels, streams and heads.
+
+    Parameters
+    ----------
+    instruction : RecordDict
+        Its records.
+    without : Collection[str]
+        Names of others that differ between clients.
     """
-    digest = sha256()
+    digest, split = sha256(), CLIENT_BLOCK in instruction
     for name, record in sorted(instruction.items()):
+        if name in (SECURE, *without) or (split and name != CLIENT_BLOCK):
+            continue
         if isinstance(record, ArrayRecord):
             for key, array in sorted(record.items()):
                 values = values_of(array)
                 digest.update(repr((name, key, values.dtype.str, values.shape)).encode())
                 digest.update(values.tobytes())
-        elif name != SECURE and CLIENT_BLOCK not in instruction:
+        else:
             digest.update(repr((name, sorted((key, str(value)) for key, value in record.items()))).encode())
     return digest.digest()
 

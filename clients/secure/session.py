@@ -69,12 +69,12 @@ class SecureSession:
 
     server_round: int
     phase: str = KEYS
-    mask_seed: bytes = field(default_factory=new_seed)
-    self_seed: bytes = field(default_factory=new_seed)
-    channel_seed: bytes = field(default_factory=new_seed)
+    mask_seed: bytes = field(default_factory=new_seed, repr=False)
+    self_seed: bytes = field(default_factory=new_seed, repr=False)
+    channel_seed: bytes = field(default_factory=new_seed, repr=False)
     place: int = 0
     peers: Mapping[int, PublicKeys] = field(default_factory=dict)
-    held: Mapping[int, bytes] = field(default_factory=dict)
+    held: Mapping[int, bytes] = field(default_factory=dict, repr=False)
     holders: int = 1
     clients: int = 1
     most_weight: int = 1

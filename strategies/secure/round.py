@@ -241,7 +241,7 @@ class SecureRound:
             seed = self._secret(place, commitment_to, self._keys[place].commitment)
             total.add(Masked.mask(self_mask_key(seed), *sizes), -1)
         dropped = self._sealed.keys() - self._masked.keys()
-        sum_of = scale.sum_of(digest_of(self.instruction)) if dropped else ()
+        sum_of = scale.sum_of(digest_of(self.instruction, self.terms.apart)) if dropped else ()
         for place in dropped:
             touched = [n for n in self._graph[place] if n in self._masked]
             if not touched:

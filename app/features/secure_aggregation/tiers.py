@@ -7,6 +7,7 @@ from espalier.app.features.feature import MakeEdge, Scene
 from espalier.app.features.secure_aggregation.checks import is_on
 from espalier.app.features.secure_aggregation.settings import Secure
 from espalier.clients.half import ClientHalf, Outgoing
+from espalier.clients.messages.train import EDGE_HALF
 from espalier.clients.secure.handlers import OF_WHOLE_MODELS, SecureClient
 from espalier.clients.shared.secure.terms import SecureTerms
 from espalier.strategies.randomness import derived_seed
@@ -21,7 +22,8 @@ def client_of(case: Case) -> SecureClient:
 def terms_of(case: Case) -> SecureTerms:
     """Return what clients and edges both go by."""
     own = case[Secure]
-    return SecureTerms(own.clip, own.threshold, own.fewest, own.neighbours, own.signed)
+    apart = () if case.algorithm.sends_alike else (EDGE_HALF,)
+    return SecureTerms(own.clip, own.threshold, own.fewest, own.neighbours, own.signed, apart)
 
 
 def half(case: Case, given: ClientHalf) -> ClientHalf:

@@ -273,5 +273,5 @@ def _numbers(name: str, tensor: Tensor, shape: Collection[int]) -> np.ndarray:
 
 def _parts(number: float, share: float) -> int:
     if not abs(number) <= _LARGEST:
-        raise ValueError(f"a number beside its model is {number}, expected one from {-_LARGEST:g} to {_LARGEST:g}")
+        raise ValueError(f"a number beside its model is not from {-_LARGEST:g} to {_LARGEST:g}")  # the edge reads this
     return round(number * share * _PARTS)

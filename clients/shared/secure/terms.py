@@ -24,6 +24,8 @@ class SecureTerms:
         With so many others a client shares masks and secrets, an even number; 0: with all.
     signed : bool (default: False)
         Clients sign their keys, and whom they saw drop out, with keys that the others know.
+    apart : tuple[str, ...] (default: none)
+        Names of records that differ between clients in an instruction to train, so that masks can't depend on them.
 
     Raises
     ------
@@ -36,6 +38,7 @@ class SecureTerms:
     fewest: int = 3
     neighbours: int = 0
     signed: bool = False
+    apart: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.clip > 0 or not 0 < self.threshold <= 1 or self.fewest < LEAST:

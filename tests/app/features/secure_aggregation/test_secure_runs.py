@@ -35,7 +35,7 @@ def twice(tmp_path_factory):
     [
         {"algorithm": "fedavg", "secure.neighbours": 4, "privacy.level": "client-at-client", "privacy.noise": 0.1},
         {"algorithm": "scaffold", "stack": 4},
-        {"algorithm": "mtgc", "train.weighting": "equal", "edge-rounds": 2},
+        {"algorithm": "mtgc", "train.weighting": "equal", "edge-rounds": 3, "participation": 0.75, "num-clients": 8},
         {"algorithm": "phsfl", "tail-layer": "head", "fine-tune.steps": 1},
         {"algorithm": "hsfl-scaffold", "split.execution": "messages", "batches-per-epoch": 0, "alpha": 0.5},
         {"algorithm": "hsfl", "stack": 4, "edge-strategy": "FedAdam(eta=0.1, tau=0.1)"},

@@ -90,9 +90,9 @@ def test_a_mean_has_the_types_of_what_was_sent():
     [
         ({"weight": 101}, "weighs 101, and the edge allows for 100"),
         ({"weight": 0}, "weighs 0"),
-        ({"loss": float("nan")}, "is nan"),
+        ({"loss": float("nan")}, "beside its model is not from"),
         ({"told": {"w": torch.zeros(2), "path": torch.tensor(1.0)}}, "its w is of shape"),
-        ({"told": {"w": torch.zeros(3, 4), "path": torch.tensor(1e7)}}, "is 10000000.0, expected"),
+        ({"told": {"w": torch.zeros(3, 4), "path": torch.tensor(1e7)}}, "beside its model is not from"),
         ({"model": {**SENT, "w": torch.full((3, 4), float("inf"))}}, "holds NaN or Inf"),
         ({"model": {"w": SENT["w"]}}, "has no array 'bias'"),
     ],
