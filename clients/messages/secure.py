@@ -16,7 +16,7 @@ from ..shared.secure.masks import Masked
 from ..shared.tensor_array import record_by_reference
 from .instruction import Instruction
 from .split_names import CLIENT_BLOCK
-from .train import SERVER_ROUND
+from .train import SERVER_ROUND, TRAIN, TRAIN_ACCUMULATED
 
 SECURE_KEYS: Final = "train.secure_keys"
 SECURE_SHARES: Final = "train.secure_shares"
@@ -200,7 +200,7 @@ class SecureOpening:
         return cls(server_round, clients, most_weight, SealedShares.from_config(config))
 
 
-def digest_of(instruction: RecordDict, without: Collection[str]) -> bytes:
+def digest_of(message_type: str, instruction: RecordDict, without: Collection[str]) -> bytes:
     """Return a digest of what an instruction that begins a training tells all clients alike.
 
     That are the model, what is beside it, and how to train; in split training the blocks, since the rest differs
@@ -208,14 +208,17 @@ def digest_of(instruction: RecordDict, without: Collection[str]) -> bytes:
 
     Parameters
     ----------
+    message_type : str
+        Its type. What trains whole models takes them under any name, so a name says nothing of it.
     instruction : RecordDict
         Its records.
     without : Collection[str]
         Names of others that differ between clients.
     """
-    digest, split = sha256(), CLIENT_BLOCK in instruction
+    is_whole = message_type in (TRAIN, TRAIN_ACCUMULATED)
+    digest = sha256(message_type.encode() if is_whole else b"")
     for name, record in sorted(instruction.items()):
-        if name in (SECURE, *without) or (split and name != CLIENT_BLOCK):
+        if name in (SECURE, *without) or not (is_whole or name == CLIENT_BLOCK):
             continue
         if isinstance(record, ArrayRecord):
             for key, array in sorted(record.items()):

@@ -144,7 +144,8 @@ class SecureClient:
         if begins_round(kind):
             if (opening := SecureOpening.from_content(message.content)) is None:
                 raise ValueError("its edge asks for an update without secure aggregation")
-            _keep(context, _session(context).open(opening, self.terms, digest_of(message.content, self.terms.apart)))
+            instruction = digest_of(kind, message.content, self.terms.apart)
+            _keep(context, _session(context).open(opening, self.terms, instruction))
         sent = _model_sent(message.content) if begins_round(kind) else context.state.array_records[SENT]
         if not ends_round(kind):
             context.state[SENT] = sent

@@ -17,7 +17,6 @@ from espalier.clients.messages.secure import (
     SecureUnmask,
     Seen,
     Unmasking,
-    digest_of,
 )
 from espalier.clients.shared.arrays import to_weights
 from espalier.clients.shared.secure.fixed_point import MOST_CLIENTS, Form, Scale, Total, decoded
@@ -55,8 +54,8 @@ class SecureRound:
         The largest weight of a client.
     seed : int
         Of the order in which clients are neighbours.
-    instruction : RecordDict
-        What they are told to train, all alike.
+    instruction : bytes
+        The digest of what they are told to train.
 
     Attributes
     ----------
@@ -69,7 +68,7 @@ class SecureRound:
     terms: SecureTerms
     most_weight: int
     seed: int
-    instruction: RecordDict
+    instruction: bytes
     lost: dict[int, Error] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
@@ -240,9 +239,8 @@ class SecureRound:
             total.add(reply.masked)
             seed = self._secret(place, commitment_to, self._keys[place].commitment)
             total.add(Masked.mask(self_mask_key(seed), *sizes), -1)
-        dropped = self._sealed.keys() - self._masked.keys()
-        sum_of = scale.sum_of(digest_of(self.instruction, self.terms.apart)) if dropped else ()
-        for place in dropped:
+        sum_of = scale.sum_of(self.instruction)
+        for place in self._sealed.keys() - self._masked.keys():
             touched = [n for n in self._graph[place] if n in self._masked]
             if not touched:
                 continue

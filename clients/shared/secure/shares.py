@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from itertools import combinations, islice
+from itertools import chain, combinations, islice
 
 from Crypto.Protocol.SecretSharing import Shamir
 
@@ -36,7 +36,7 @@ def combined(shares: Mapping[int, bytes], threshold: int, is_right: Callable[[by
     Parameters
     ----------
     shares : Mapping[int, bytes]
-        By the place of their holder, from 0. Some may be wrong, as long as there are more than are needed.
+        By the place of their holder, from 0. One may be wrong, or a few, as long as there are more than are needed.
     threshold : int
         So many are needed.
     is_right : Callable[[bytes], bool]
@@ -50,7 +50,8 @@ def combined(shares: Mapping[int, bytes], threshold: int, is_right: Callable[[by
     if len(shares) < threshold:
         raise ValueError(f"{len(shares)} shares, {threshold} needed")
     pairs: Sequence[tuple[int, bytes]] = [(place + 1, share) for place, share in sorted(shares.items())]
-    for some in islice(combinations(pairs, threshold), MOST_TRIES):
+    in_a_row = ((*pairs[i:], *pairs[:i])[:threshold] for i in range(len(pairs)))  # one without any one holder's
+    for some in islice(chain(in_a_row, combinations(pairs, threshold)), MOST_TRIES):
         if is_right(secret := Shamir.combine(list(some), ssss=False)):
             return secret
     raise ValueError("shares of a secret do not fit together")

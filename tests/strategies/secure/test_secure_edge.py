@@ -259,15 +259,18 @@ def of_another_pull(content):
     content["config"]["proximal-mu"] = 1e6
 
 
+@pytest.mark.parametrize("name", ["arrays", "client-block"])  # the other is of split training, where pulls may differ
 @pytest.mark.parametrize("lie", [of_no_weight, of_another_model, of_another_pull])
-def test_an_edge_that_makes_all_updates_but_one_small_gets_no_sum(lie):
+def test_an_edge_that_makes_all_updates_but_one_small_gets_no_sum(lie, name):
     """To all but client 0 it tells what makes their numbers zero, or those of its own choice: 0's would be left."""
     federation, replies = secure_federation(), []
 
     def change(client, message):
-        if client and message.metadata.message_type == TRAIN:
+        if message.metadata.message_type == TRAIN:
             message.content = RecordDict({n: copy.copy(record) for n, record in message.content.items()})
-            lie(message.content)
+            if client:
+                lie(message.content)
+            message.content[name] = message.content.pop("arrays")
 
     grid = failing_grid(federation, {}, change=change, seen=lambda client, message, reply: replies.append(reply))
     (found,) = federation.run(secure(), rounds=1, grid=grid)

@@ -102,5 +102,7 @@ def test_one_wrong_share_is_found_among_more_than_are_needed():
     secret = new_seed()
     shares = dict(enumerate(split(secret, 3, 5))) | {1: bytes(16)}
     assert combined(shares, 3, secret.__eq__) == secret
+    of_many = dict(enumerate(split(secret, 21, 32))) | {0: bytes(16)}
+    assert combined(of_many, 21, secret.__eq__) == secret
     with pytest.raises(ValueError, match="do not fit together"):
         combined({n: shares[n] for n in (0, 1, 2)}, 3, secret.__eq__)
