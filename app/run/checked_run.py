@@ -1,7 +1,7 @@
 """What a run does once everything about it was checked: train, personalise, report."""
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from logging import getLogger
 
@@ -66,8 +66,9 @@ class CheckedRun:
         What they train for.
     model : nn.Module
         The whole model; evaluated and saved, with the weights that rounds give.
-    travelling : ArrayRecord
-        The weights that the first round begins with, see `espalier.app.run.travelling.travelling_weights`.
+    begin : Callable[[], ArrayRecord]
+        Returns the weights that the first round begins with, see `espalier.app.run.travelling.travelling_weights`. A
+        lazy model has none before its evaluation.
     frozen : ArrayRecord
         Those of the model's weights that are never trained and do not travel.
     federation : Assembled
@@ -86,7 +87,7 @@ class CheckedRun:
     engine: Engine
     task: Task
     model: nn.Module
-    travelling: ArrayRecord
+    begin: Callable[[], ArrayRecord]
     frozen: ArrayRecord
     federation: Assembled
     folder: ResultsFolder
@@ -122,7 +123,7 @@ def carry_out(checked: CheckedRun, state: RunState | None, progress: ProgressDis
     arrays = train(
         checked.engine,
         federation.hierarchical,
-        checked.travelling,
+        checked.begin(),
         _last_round(config.stop, config.federation.global_rounds, state, so_far, federation.parts),
         _observers_of(checked, closed_form, so_far),
         progress,

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack, nullcontext
+from functools import partial
 from logging import getLogger
 from pathlib import Path
 from typing import Any
@@ -137,8 +138,8 @@ def run(config: RunConfig, engine: Engine, progress: ProgressDisplay, results_pa
         task, model = checked_task(config)
         if config.trains_here and config.decided.records:
             try_recording(task, model, compute_device(config.device))
-        travelling = travelling_weights(config.algorithm, config.split, config.seed, task, model)
-        state = _state_of(folder, config.as_dict(), task, travelling) if folder else None
+        begin = partial(travelling_weights, config.algorithm, config.split, config.seed, task, model)
+        state = _state_of(folder, config.as_dict(), task, begin()) if folder else None
         opened.enter_context(lost_grid_as_user_error(folder.path if folder else path))
         streams = opened.enter_context(streams_of(config, model, task, engine.stream_patience_seconds))
         engine = opened.enter_context(_staying(engine, streams if config.devices_stay else None))
@@ -154,11 +155,9 @@ def run(config: RunConfig, engine: Engine, progress: ProgressDisplay, results_pa
             create = ResultsFolder.create if config.output_dir else ResultsFolder.create_beside_others
             folder = opened.enter_context(create(path, config.as_dict()))
         logger.info("results go to %s", folder.path)
-        best = BestRound(travelling) if config.data.validation_share else None
+        best = BestRound(begin()) if config.data.validation_share else None
         frozen = frozen_weights(config.algorithm, model)
-        checked = CheckedRun(
-            config, engine, task, model, travelling, frozen, federation, folder, best, trackers, watchers
-        )
+        checked = CheckedRun(config, engine, task, model, begin, frozen, federation, folder, best, trackers, watchers)
         with lost_grid_as_user_error(folder.path), unwritable_as_user_error(folder.path), interrupted_in(folder.path):
             try:
                 with own_code_as_user_error(config.strategies_here, config.algorithm, folder.path):

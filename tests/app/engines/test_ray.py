@@ -115,7 +115,7 @@ class KillWorkers(LogProgress):
 
 
 def test_without_workers_a_run_ends_with_a_line_and_goes_on_later(ray_here, tmp_path):
-    settings = SMALL | {"algorithm": "fedavg", "global_rounds": 2}
+    settings = SMALL | {"algorithm": "fedavg", "global_rounds": 2, "local_epochs": 1, "batches_per_epoch": 2}
     here, there = run_app(tmp_path / "here", **settings), tmp_path / "there"
     config = config_of(engine="ray", ray_workers=2, output_dir=str(there), **settings)
     go_on = f"no Ray worker is left; to go on after the last whole round, set resume = {str(there)!r}"

@@ -35,7 +35,7 @@ class ServingInProcess(InProcess):
 
 def run_served(folder: Path, *, fails=None, progress=None, engine_kind=ServingInProcess, **settings) -> Path:
     """Run with served edges into `folder`, as `tests.app.runs.run_app` does in one process."""
-    config = config_of(**SHORT, **{"output_dir": str(folder), "engine": "in-process"} | settings)
+    config = config_of(**SHORT | {"output_dir": str(folder), "engine": "in-process"} | settings)
     engine = engine_kind.open(config.federation.num_clients, config.as_dict(), config.seed)
     if fails:
         engine.fails = fails
