@@ -437,7 +437,6 @@ def case_of(row: Row) -> Case:
 
 # The columns of a table: what is measured, how, and what the column is called.
 MEASURES = (
-    (PIXELS, NEIGHBOUR, "pixels"),
     (ACTIVATIONS, REBUILT, "inputs rebuilt"),
     (ACTIVATIONS, NEIGHBOUR, "activations"),
     (CUT_GRADIENT, NEIGHBOUR, "cut gradients"),
@@ -457,24 +456,22 @@ def cell(rows: Sequence[Row], what: str, measure: str) -> str:
 
 def print_places(rows: Sequence[Row]) -> None:
     """Print a line for each algorithm and place of the cuts, with a column for each thing that travels."""
-    print("| algorithm | cut | tail | " + " | ".join(title for *_, title in MEASURES) + " | chance |")
-    print("|" + "---|" * (4 + len(MEASURES)))
+    print("| algorithm | cut | tail | " + " | ".join(title for *_, title in MEASURES) + " |")
+    print("|" + "---|" * (3 + len(MEASURES)))
     places: list[Place] = list(dict.fromkeys((row["algorithm"], row["cut"], row["tail"]) for row in rows))
     for place in places:
         own = [row for row in rows if (row["algorithm"], row["cut"], row["tail"]) == place]
         cells = [cell([row for row in own if row["payload"] == PAYLOADS[0]], *what) for *what, _ in MEASURES]
-        by_chance = fmean(100 * row["chance"] for row in own if row["measure"] == NEIGHBOUR)
-        print("| " + " | ".join(map(str, place)) + " | " + " | ".join(cells) + f" | {by_chance:.0f} |")
+        print("| " + " | ".join(map(str, place)) + " | " + " | ".join(cells) + " |")
 
 
 def print_payloads(rows: Sequence[Row]) -> None:
     """Print a line for each payload that was measured, and place."""
-    titles = [(what, measure, title) for what, measure, title in MEASURES if what != PIXELS]
-    print("| payload | tail | " + " | ".join(title for *_, title in titles) + " |")
-    print("|" + "---|" * (2 + len(titles)))
+    print("| payload | tail | " + " | ".join(title for *_, title in MEASURES) + " |")
+    print("|" + "---|" * (2 + len(MEASURES)))
     for tail, payload in product(("none", "head"), PAYLOADS):
         own = [r for r in rows if (r["algorithm"], r["cut"], r["tail"], r["payload"]) == ("hsfl", 1, tail, payload)]
-        print(f"| {payload} | {tail} | " + " | ".join(cell(own, *what) for *what, _ in titles) + " |")
+        print(f"| {payload} | {tail} | " + " | ".join(cell(own, *what) for *what, _ in MEASURES) + " |")
 
 
 def print_updates(rows: Sequence[Row]) -> None:
@@ -492,7 +489,9 @@ def print_tables(setting: str, rows: Sequence[Row]) -> None:
     for labels in (RANDOM, OWN):
         own = [row for row in rows if row["labels"] == labels and row["cut"]]
         if own:
-            print(f"\n{setting}, labels: {labels}\n")
+            by_chance = fmean(100 * row["chance"] for row in own if row["measure"] == NEIGHBOUR)
+            print(f"\n{setting}, labels: {labels}")
+            print(f"pixels {cell(own, PIXELS, NEIGHBOUR)}, chance {by_chance:.0f}\n")
             print_places(own)
     for printed, own in (
         (print_payloads, [row for row in rows if row["labels"] == RANDOM]),
