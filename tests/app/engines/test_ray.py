@@ -225,7 +225,8 @@ def test_a_start_of_ray_that_failed_is_tried_again_and_leaves_no_warning(tmp_pat
 def test_a_machine_that_leaves_a_cluster_changes_no_bit(tmp_path, monkeypatch):
     # A cluster's address is left in Ray's folder, where each Flower simulation of this machine would find and join it.
     monkeypatch.setenv("RAY_TMPDIR", mkdtemp(prefix="ray-"))
-    settings = SMALL | CASES["phsfl"] | {"algorithm": "phsfl", "global_rounds": 6}
+    settings = SMALL | {"batches_per_epoch": 2} | CASES["phsfl"]
+    settings |= {"algorithm": "phsfl", "global_rounds": 6}
     cluster = Cluster(initialize_head=True, connect=False, head_node_args={"num_cpus": 1, "include_dashboard": False})
     try:
         second = cluster.add_node(num_cpus=2)
