@@ -12,8 +12,6 @@ from itertools import product
 from pathlib import Path
 
 import torch
-from rich.console import Console
-from rich.progress import track
 
 from espalier.app.ground.logs import quiet_flower
 from espalier.app.reports.made_by import maker
@@ -21,7 +19,7 @@ from experiments.attacking import hijack, inverted_updates, noisy_cut
 from experiments.attacking.figure import draw, pictures
 from experiments.attacking.records import COLUMNS, Measured, Pictures, Row
 from experiments.attacking.tables import tables
-from experiments.records import append_rows, read_rows, run_script
+from experiments.records import completed, run_script
 
 SEEDS = (0, 1, 2)
 Attack = Callable[[int], Iterator[Measured | Pictures]]
@@ -32,7 +30,7 @@ ATTACKS: dict[str, Attack] = {
 }
 
 
-def rows_of(name: str, seed: int) -> list[Row]:
+def rows_of(seed: int, name: str) -> list[Row]:
     """Make an attack with a seed, and return the rows of its figures."""
     made_by = {key: maker()[key] for key in ("commit", "machine")}
     return [
@@ -49,14 +47,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     quiet_flower()
     torch.set_num_threads(1)
-    rows = read_rows(given.csv, COLUMNS) if given.csv else []
-    done = {(row["part"], row["seed"]) for row in rows}
-    missing = [(name, seed) for seed, name in product(given.seeds, ATTACKS) if (name, seed) not in done]
-    for name, seed in track(missing, console=Console(stderr=True)):
-        new = rows_of(name, seed)
-        rows += new
-        if given.csv:
-            append_rows(given.csv, COLUMNS, new)
+    rows = completed(
+        given.csv,
+        COLUMNS,
+        product(given.seeds, ATTACKS),
+        lambda row: (row["seed"], row["part"]),
+        lambda case: rows_of(*case),
+    )
     print("\n\n".join(tables(rows)))
     if given.figure:
         draw(given.figure, pictures())

@@ -13,6 +13,7 @@ from torch import nn
 from espalier.app.algorithms.auxiliary_heads import auxiliary_head
 from espalier.app.algorithms.split_edges import cuts_of
 from espalier.app.config.run_config import RunConfig
+from espalier.app.features.case import Case
 from espalier.app.features.feature import MakeEdge, Part, Scene
 from espalier.app.features.table import FEATURES, parts_of
 from espalier.app.ground.errors import bad_value
@@ -92,6 +93,9 @@ def checked_task(config: RunConfig) -> tuple[Task, nn.Module]:
         if config.algorithm.auxiliary:
             auxiliary_head(config.split, task, config.seed)  # one of the user's own may not fit
         task.try_cuts(tried, stream_form(config.stream.payload, model) if config.trains_by_stream else None)
+    if config.trains_by_stream and config.stream.micro_batches > 1 and task.label_shape:
+        allowed = "1 for a task with several labels for each example: its loss is a mean over labels, not examples"
+        raise bad_value("stream.micro-batches", config.stream.micro_batches, allowed)
     device = compute_device(config.device)
     if config.decided.stack:
         check_stack(config.stack, task, model, device, tried)
@@ -119,9 +123,6 @@ def streams_of(
         return
     largest = 0
     if config.trains_by_stream:
-        if config.stream.micro_batches > 1 and task.label_shape:
-            allowed = "1 for a task with several labels for each example: its loss is a mean over labels, not examples"
-            raise bad_value("stream.micro-batches", config.stream.micro_batches, allowed)
         cuts, payload = cuts_of(config.algorithm, config.split, model), config.stream.payload
         example, labels = task.example_input(), max(prod(task.label_shape), 1)
         largest = largest_frame_bytes(as_blocks(model), example, cuts, payload, config.train.batch_size, labels)
@@ -191,13 +192,13 @@ def clients_and_edges(
     return profiles, {config.deploy.edge_name: [profile.node_id for profile in profiles]}
 
 
-def _gathered(config: RunConfig, grid: Grid, streams: Streams | None) -> Sequence[Profile]:
-    num_clients = config.federation.num_clients
-    deploy = config.deploy.model_copy(update={"reply_timeout": config.reply_seconds or 0})
-    edge_names = config.federation.edge_names.items
-    gather = partial(gather_clients, edge_names=edge_names) if config.here.has_cloud else gather_devices
+def _gathered(case: Case, grid: Grid, streams: Streams | None) -> Sequence[Profile]:
+    num_clients = case.federation.num_clients
+    deploy = case.deploy.model_copy(update={"reply_timeout": case.reply_seconds or 0})
+    edge_names = case.federation.edge_names.items
+    gather = partial(gather_clients, edge_names=edge_names) if case.here.has_cloud else gather_devices
     with streams.probes() if streams else nullcontext(ask_to_measure) as measure:
-        profiles = gather(grid, num_clients, deploy, measure if config.measures else None)
+        profiles = gather(grid, num_clients, deploy, measure if case.measures else None)
     let_go_of_others(grid, [profile.node_id for profile in profiles])
     return profiles
 

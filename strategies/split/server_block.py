@@ -232,8 +232,7 @@ class ServerBlock(ServerSide):
             As `serve`.
         """
         with self._untouched_on_failure():
-            inputs, outputs = self._through(activations, lengths)
-            loss = self._loss(outputs, labels.to(self.device, torch.int64))
+            inputs, loss = self._mean_loss(activations, labels, lengths)
             return self._backward(loss, None, inputs, [loss.detach()]), loss.item()
 
     def step_in_parts(
@@ -256,9 +255,13 @@ class ServerBlock(ServerSide):
             As `serve`.
         """
         with self._untouched_on_failure():
-            inputs, outputs = self._through(activations, lengths)
-            loss = self._loss(outputs, labels.to(self.device, torch.int64))
+            inputs, loss = self._mean_loss(activations, labels, lengths)
             return self._backward_of_part(loss, inputs, part=part, more=more), loss.item()
+
+    def _mean_loss(self, activations: Tensor, labels: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Return activations that get a gradient, and the mean loss."""
+        inputs, outputs = self._through(activations, lengths)
+        return inputs, self._loss(outputs, labels.to(self.device, torch.int64))
 
     def gradient(self, activations: Tensor, labels: Tensor) -> Tensor:
         """Return the gradient of the mean loss with respect to activations, and leave the blocks as they are.
@@ -270,8 +273,7 @@ class ServerBlock(ServerSide):
         """
         before = [buffer.clone() for buffer in self._buffers]
         try:
-            inputs, outputs = self._through(activations, None)
-            loss = self._loss(outputs, labels.to(self.device, torch.int64))
+            inputs, loss = self._mean_loss(activations, labels, None)
             (gradient,) = torch.autograd.grad(loss, inputs)
         finally:
             for buffer, values in zip(self._buffers, before, strict=True):

@@ -4,6 +4,7 @@ from espalier.app.features.association.settings import Hfel
 from espalier.app.features.case import Case
 from espalier.app.features.feature import Unused
 from espalier.app.ground.errors import bad_value
+from espalier.app.ground.reasons import first_reason
 from espalier.app.tasks.partition import goes_by_edges
 
 # Of pairs of clients there are too many above these: with 4 edges 48 take "cheapest" 20 s.
@@ -23,27 +24,25 @@ def check(case: Case) -> None:
 
 
 def _why_not(case: Case) -> str:
-    if case.is_flat:
-        return f"for {case.algorithm.name} without edges"
-    if not case.rule:
-        return "without the radio world of plans: set selection='resource-aware', or algorithm='rawhfl'"
-    if case.plan.resources != "simulated":
-        return f"for plan.resources = {case.plan.resources!r}: it needs the simulated radio world"
-    if not case.here.is_whole:
-        return f"for deploy.role = {case.deploy.role!r}: each host has its own clients"
-    if case.federation.edge_names.text:
-        return f"for edge-names = {case.federation.edge_names.text!r}: nodes name their edges"
-    if case.movers:
-        return f"for {next(iter(case.movers))}, by which clients move: it holds for the whole run"
-    if case.radio.trace:
-        return f"for radio.trace = {case.radio.trace!r}, which says whose cell a client is in"
-    if goes_by_edges(case.data.partition):
-        return f"for partition = {case.data.partition.text!r}: data belong to the edges"
-    if case.algorithm.splits:
-        return f"for {case.algorithm.name}: HFEL's clients train whole models"
-    if case.out_of_step:
-        return f"for {case.out_of_step}: HFEL's edges wait for each other"
-    return ""
+    federation = case.federation
+    return first_reason(
+        (case.is_flat, f"for {case.algorithm.name} without edges"),
+        (not case.rule, "without the radio world of plans: set selection='resource-aware', or algorithm='rawhfl'"),
+        (
+            case.plan.resources != "simulated",
+            f"for plan.resources = {case.plan.resources!r}: it needs the simulated radio world",
+        ),
+        (not case.here.is_whole, f"for deploy.role = {case.deploy.role!r}: each host has its own clients"),
+        (federation.edge_names.text, f"for edge-names = {federation.edge_names.text!r}: nodes name their edges"),
+        (case.movers, f"for {next(iter(case.movers), '')}, by which clients move: it holds for the whole run"),
+        (case.radio.trace, f"for radio.trace = {case.radio.trace!r}, which says whose cell a client is in"),
+        (
+            goes_by_edges(case.data.partition),
+            f"for partition = {case.data.partition.text!r}: data belong to the edges",
+        ),
+        (case.algorithm.splits, f"for {case.algorithm.name}: HFEL's clients train whole models"),
+        (case.out_of_step, f"for {case.out_of_step}: HFEL's edges wait for each other"),
+    )
 
 
 def without_use(case: Case) -> Unused:
