@@ -10,8 +10,8 @@ HONEST_STREAMS = 2
 
 def other_shape(frame: bytes) -> bytes:
     """Return a frame that says to have one row more in each sample's activations."""
-    (rows,) = struct.unpack_from("<I", frame, 22)  # behind the header of 18 bytes and the number of samples
-    return frame[:22] + struct.pack("<I", rows + 1) + frame[26:]
+    (rows,) = struct.unpack_from("<I", frame, 23)  # behind the header of 19 bytes and the number of samples
+    return frame[:23] + struct.pack("<I", rows + 1) + frame[27:]
 
 
 def oversized(frame: bytes) -> bytes:
