@@ -9,6 +9,9 @@ PYTEST := $(BIN)/python -m pytest --numprocesses
 # One more than there are cores: some tests wait for programs that they start.
 WORKERS := $(shell $(PYTHON) -c 'import os; print(min(4, 1 + (os.cpu_count() or 1)))')
 
+# Tests start hundreds of processes: what one of them has compiled the others load.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo test suite test-deploy soak lint docs docs-settings notebooks dist install clean
 
 # The number after the time is a process's: two demos may begin in the same second.
