@@ -192,10 +192,11 @@ def two_tiers(
     folder: Path,
     options: Sequence[str] = (),
     own_options: Callable[[int], Sequence[str]] = lambda edge: (),
+    devices: Callable[[Sequence[int], int], Sequence[str]] = device_configs,
 ) -> Iterator["Federation"]:
     """Run the edges' federations with a run of the app on each, and the cloud's, whose SuperNodes are their gateways.
 
-    The run of an edge has `own_options` as well, by its number.
+    The run of an edge has `own_options` as well, by its number. `devices` gives the node configs of an edge's clients.
 
     Yields
     ------
@@ -212,7 +213,7 @@ def two_tiers(
         for e in range(edges):
             # Blocks as the app makes them where one server has all clients.
             clients = [i for i in range(supernodes) if i * edges // supernodes == e]
-            below.append(stack.enter_context(starting(folder / f"edge-{e}", device_configs(clients, supernodes))))
+            below.append(stack.enter_context(starting(folder / f"edge-{e}", devices(clients, supernodes))))
             gateways.append(gateway_config(e, edges, below[e].meeting))
         cloud = stack.enter_context(starting(folder / "cloud", gateways))
         runs = []

@@ -3,11 +3,12 @@
 ``python -m experiments.private_tiers`` trains a linear model on digits by h-fedavg with budgets of epsilon for a client
 at its edge or at the cloud, and for each example at its client, and prints the final test accuracies. ``--csv PATH``
 writes a row for each run as soon as it is over, with the commit and the machine; runs that have a row are not made
-again. ``--figure PATH`` draws accuracy over epsilon.
+again. ``--figure PATH`` draws accuracy over epsilon. ``--data-dir FOLDER`` takes CIFAR-10 as folders of images,
+``train/<class>/*`` and ``test/<class>/*``, of 8x8 pixels.
 """
 
 from argparse import ArgumentParser
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from statistics import fmean, stdev
@@ -24,7 +25,7 @@ from experiments.runs import summary_of_run
 
 
 def linear(input_shape: tuple[int, int, int], num_classes: int) -> nn.Module:
-    """Return a linear model of an image: 650 weights for digits, each of which gets noise."""
+    """Return a linear model of an image: 650 weights for digits, 1,930 for CIFAR-10, each of which gets noise."""
     channels, height, width = input_shape
     return nn.Sequential(nn.Flatten(), nn.Linear(channels * height * width, num_classes))
 
@@ -49,9 +50,21 @@ LEVELS: dict[str, dict[str, Any]] = {
     "client-at-cloud": {**CLIENTS, "privacy.clip": 0.5},
     "example-at-client": {**EXAMPLES, "privacy.clip": 1.0},
 }
+# By data set: what differs from digits, and by level.
+CIFAR10: dict[str, Any] = {"dataset": "image-folder", "data.image-size": 8}
+OF_MANY: dict[str, Any] = {"num-clients": 1000, "batch-size": 50, "stack": 250}
+SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
+    "digits": LEVELS,
+    "cifar10": {
+        "client-at-edge": {**LEVELS["client-at-edge"], **CIFAR10, **OF_MANY},
+        "client-at-cloud": {**LEVELS["client-at-cloud"], **CIFAR10, **OF_MANY},
+        "example-at-client": {**LEVELS["example-at-client"], **CIFAR10, "learning-rate": 0.3},
+    },
+}
 EPSILONS = (1.0, 3.0, 8.0, 0.0)  # 0: neither bound nor noise
 SEEDS = (0, 1, 2)
 COLUMNS = {
+    "setting": str,
     "level": str,
     "budget": float,
     "seed": int,
@@ -64,9 +77,9 @@ COLUMNS = {
 Row = dict[str, Any]
 
 
-def row_of_run(level: str, budget: float, seed: int) -> Row:
-    """Train; return the accuracy on the test pool, and the epsilon that was spent."""
-    own = {**SETTING, **LEVELS[level], "seed": seed}
+def row_of_run(setting: str, level: str, budget: float, seed: int, data: Mapping[str, str]) -> Row:
+    """Train; return the accuracy on the test pool, and the epsilon that was spent; `data` says where the images are."""
+    own = {**SETTING, **SETTINGS[setting][level], "seed": seed, **data}
     if budget:
         own |= {"privacy.level": level, "privacy.epsilon": budget}
     else:
@@ -74,44 +87,49 @@ def row_of_run(level: str, budget: float, seed: int) -> Row:
     summary = summary_of_run(own)
     spent = summary["privacy"]["epsilon"] if budget else 0.0
     accuracy = round(summary["test"]["accuracy"], 4)
-    return {"level": level, "budget": budget, "seed": seed, "accuracy": accuracy, "epsilon": round(spent, 4)}
+    case = {"setting": setting, "level": level, "budget": budget, "seed": seed}
+    return {**case, "accuracy": accuracy, "epsilon": round(spent, 4)}
 
 
-def means(rows: Sequence[Row]) -> dict[tuple[str, float], tuple[float, float]]:
-    """Return the mean accuracy and its standard deviation over seeds, by level and budget."""
-    found: dict[tuple[str, float], list[float]] = {}
+def means(rows: Sequence[Row]) -> dict[tuple[str, str, float], tuple[float, float]]:
+    """Return the mean accuracy and its standard deviation over seeds, by data set, level and budget."""
+    found: dict[tuple[str, str, float], list[float]] = {}
     for row in rows:
-        found.setdefault((row["level"], row["budget"]), []).append(row["accuracy"])
+        found.setdefault((row["setting"], row["level"], row["budget"]), []).append(row["accuracy"])
     return {key: (fmean(own), stdev(own) if len(own) > 1 else 0.0) for key, own in found.items()}
 
 
 def print_table(rows: Sequence[Row]) -> None:
     """Print the table as it is in the docs."""
     found = means(rows)
-    budgets = sorted({budget for _, budget in found}, key=lambda budget: budget or float("inf"))
-    print(f"| protected | {' | '.join(f'epsilon {budget:g}' if budget else 'nobody' for budget in budgets)} |")
+    budgets = sorted({budget for *_, budget in found}, key=lambda budget: budget or float("inf"))
+    print(f"| data, protected | {' | '.join(f'epsilon {budget:g}' if budget else 'nobody' for budget in budgets)} |")
     print(f"|---|{'---|' * len(budgets)}")
-    for level in LEVELS:
-        cells = (f"{found[level, budget][0]:.3f} ± {found[level, budget][1]:.3f}" for budget in budgets)
-        print(f"| `{level}` | {' | '.join(cells)} |")
+    for setting, level in dict.fromkeys(key[:2] for key in found):
+        cells = ("{:.3f} ± {:.3f}".format(*found[setting, level, budget]) for budget in budgets)
+        print(f"| {setting}, `{level}` | {' | '.join(cells)} |")
 
 
 def draw(path: Path, rows: Sequence[Row]) -> None:
     """Draw mean accuracies over epsilon, with standard deviations over seeds; dashed without privacy."""
+    settings = dict.fromkeys(row["setting"] for row in rows)
 
-    def fill(axes: Sequence[Axes], found: dict[tuple[str, float], tuple[float, float]]) -> None:
-        (ax,) = axes
-        for level, color in zip(LEVELS, PALETTE, strict=False):
-            own = sorted((budget, *figures) for (name, budget), figures in found.items() if name == level and budget)
-            budgets, accuracies, deviations = zip(*own, strict=True)
-            ax.errorbar(budgets, accuracies, deviations, color=color, lw=1.2, marker="o", ms=3, capsize=2, label=level)
-            ax.axhline(found[level, 0.0][0], color=color, lw=0.8, ls="--")
-        ax.set(xscale="log", xlabel="epsilon at delta 1e-5", ylabel="test accuracy", ylim=(0, 1))
-        ax.set_xticks(budgets, [f"{budget:g}" for budget in budgets])
-        ax.minorticks_off()
-        ax.legend(fontsize=8)
+    def fill(axes: Sequence[Axes], found: dict[tuple[str, str, float], tuple[float, float]]) -> None:
+        budgets = [budget for budget in sorted(EPSILONS) if budget]
+        for ax, setting in zip(axes, settings, strict=True):
+            for level, color in zip(LEVELS, PALETTE, strict=False):
+                accuracies, deviations = zip(*(found[setting, level, budget] for budget in budgets), strict=True)
+                style: dict[str, Any] = {"color": color, "lw": 1.2, "marker": "o", "ms": 3, "capsize": 2}
+                ax.errorbar(budgets, accuracies, deviations, label=level, **style)
+                ax.axhline(found[setting, level, 0.0][0], color=color, lw=0.8, ls="--")
+            ax.set(title=setting, xscale="log", xlabel="epsilon at delta 1e-5", ylabel="test accuracy", ylim=(0, None))
+            ax.set_xticks(budgets, [f"{budget:g}" for budget in budgets])
+            ax.minorticks_off()
+        axes[0].legend(fontsize=8)
 
-    save_plot(path, "h-fedavg on digits, linear model, three seeds", fill, means(rows), width=5.4, height=3.6)
+    width, columns = 4.4 * len(settings), len(settings)
+    title = "h-fedavg, linear model, three seeds"
+    save_plot(path, title, fill, means(rows), width=width, height=3.6, columns=columns)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -120,15 +138,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=SEEDS)
     parser.add_argument("--csv", type=Path)
     parser.add_argument("--figure", type=Path)
+    parser.add_argument("--data-dir", type=Path)
     given = parser.parse_args(arguments)
     quiet_flower()
     made_by = {key: maker()[key] for key in ("commit", "machine")}
+    setting, data = ("cifar10", {"data-dir": str(given.data_dir)}) if given.data_dir else ("digits", {})
     rows = completed(
         given.csv,
         COLUMNS,
-        product(LEVELS, EPSILONS, given.seeds),
-        lambda row: (row["level"], row["budget"], row["seed"]),
-        lambda case: [{**row_of_run(*case), **made_by}],
+        product([setting], SETTINGS[setting], EPSILONS, given.seeds),
+        lambda row: (row["setting"], row["level"], row["budget"], row["seed"]),
+        lambda case: [{**row_of_run(*case, data), **made_by}],
     )
     print_table(rows)
     if given.figure:

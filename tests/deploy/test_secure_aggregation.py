@@ -1,11 +1,16 @@
-"""Secure aggregation on real processes: a client, the edge and the cloud are killed while an edge round goes on."""
+"""Private updates, added in secret by clients that know each other's keys, on real processes that are killed."""
 
 import time
 
 import pytest
+from commands import device_configs
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from flwr_run import descendants
 from local import run_config, start_edge_run, two_tiers
 
+from espalier.app.features.privacy.accounting import epsilon_of
+from espalier.app.features.privacy.releases import Release
 from tests.app.runs import app_folder, lines, summary, weights
 
 from .faults import (
@@ -35,8 +40,29 @@ SETTINGS = {
     "deploy.transport": "stream",
     "secure.aggregation": True,
     "secure.fewest": 2,
+    "secure.signed": True,
+    "train.weighting": "equal",
+    "privacy.level": "client-at-client",
+    "privacy.noise": 3.0,
+    "privacy.clip": 1e-3,
 }
 STANDS_STILL_SECONDS = 4.0  # without another round, by which the edge waits for the client that does not answer
+
+
+def devices_with_keys(folder):
+    """Return what makes the node configs of clients: each has a key of its own, and the public ones of all."""
+    pem = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+
+    def configs(clients, num_clients):
+        keys = [Ed25519PrivateKey.generate() for _ in clients]
+        (folder / "clients.txt").write_text("\n".join(key.public_key().public_bytes_raw().hex() for key in keys))
+        for i, key in enumerate(keys):
+            (folder / f"{i}.pem").write_bytes(key.private_bytes(*pem))
+        known = f'secure-keys="{folder}/clients.txt"'
+        plain = device_configs(clients, num_clients)
+        return [f'{config} secure-key="{folder}/{i}.pem" {known}' for i, config in enumerate(plain)]
+
+    return configs
 
 
 def client_process(supernode):
@@ -65,7 +91,7 @@ def wait_until_no_round_ends(results):
 def test_a_client_an_edge_and_the_cloud_are_killed_in_the_middle_of_a_round(tmp_path):
     results, cloud_role = tmp_path / "results", {"deploy.role": "cloud"}
     options, settings = run_config(SETTINGS), dict(SETTINGS)
-    with two_tiers(app_folder(), 3, 1, tmp_path / "t", options) as cloud:
+    with two_tiers(app_folder(), 3, 1, tmp_path / "t", options, devices=devices_with_keys(tmp_path)) as cloud:
         (edge,) = cloud.edges
         start(cloud.environment, results, settings | cloud_role | {"global_rounds": 100_000})
         wait_for(lambda: rounds(results) >= 1, PATIENCE_SECONDS, "first round")
@@ -93,3 +119,8 @@ def test_a_client_an_edge_and_the_cloud_are_killed_in_the_middle_of_a_round(tmp_
     off = max(float((found[name].double() - replayed[name].double()).abs().max()) for name in found)
     assert off < 1e-4  # after hundreds of rounds, each from a model that is off by a rounding
     assert summary(results)["secure"]["clipped"] == 0
+    epsilons = [line["privacy"]["epsilon"] for line in lines(results, "global")]
+    assert epsilons == sorted(set(epsilons))
+    # Each round once: who was asked in one that was lost or done again drew the same noise.
+    spent = epsilon_of({Release(3.0): settings["global_rounds"]}, 1e-5)
+    assert summary(results)["privacy"]["epsilon"] == epsilons[-1] == pytest.approx(spent, abs=1e-6)

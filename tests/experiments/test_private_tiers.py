@@ -1,6 +1,7 @@
 """Table and figure of accuracy over epsilon are those of the recorded runs."""
 
 import re
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from experiments.records import read_rows
 
 ROOT = Path(__file__).parents[2]
 RECORDED, PAGE = ROOT / "docs/data/private-tiers.csv", ROOT / "docs/differential-privacy.md"
+SETTINGS = ("digits",)
 SMALL = {"num-clients": 4, "global-rounds": 1, "local-epochs": 1, "stack": 0}
 
 
@@ -24,18 +26,19 @@ def test_the_table_of_the_docs_is_that_of_the_recorded_runs(capsys):
 
 
 def test_every_run_is_recorded_once_and_stayed_within_its_budget():
-    runs = [(row["level"], row["budget"], row["seed"]) for row in recorded()]
-    levels, budgets, seeds = private_tiers.LEVELS, private_tiers.EPSILONS, private_tiers.SEEDS
-    assert sorted(runs) == sorted((level, budget, seed) for level in levels for budget in budgets for seed in seeds)
+    runs = [(row["setting"], row["level"], row["budget"], row["seed"]) for row in recorded()]
+    levels = private_tiers.LEVELS
+    assert sorted(runs) == sorted(product(SETTINGS, levels, private_tiers.EPSILONS, private_tiers.SEEDS))
     assert all(0.98 * row["budget"] < row["epsilon"] <= row["budget"] for row in recorded() if row["budget"])
 
 
 def test_what_the_page_says_of_levels_holds():
     found = {key: mean for key, (mean, _) in private_tiers.means(recorded()).items()}
-    for level in private_tiers.LEVELS:
-        accuracies = [found[level, budget] for budget in private_tiers.EPSILONS]
-        assert accuracies == sorted(accuracies), level
-    assert all(found["client-at-cloud", own] > found["client-at-edge", own] for own in private_tiers.EPSILONS if own)
+    for setting, level in product(SETTINGS, private_tiers.LEVELS):
+        accuracies = [found[setting, level, budget] for budget in private_tiers.EPSILONS]
+        assert accuracies == sorted(accuracies), (setting, level)
+    for setting, own in product(SETTINGS, filter(None, private_tiers.EPSILONS)):
+        assert found[setting, "client-at-cloud", own] > found[setting, "client-at-edge", own]
 
 
 def test_commands_of_the_page_are_of_settings_that_go_together():
@@ -52,7 +55,8 @@ def test_a_figure_has_a_line_for_each_level(tmp_path):
 
 def test_runs_that_have_a_row_are_not_made_again(tmp_path, monkeypatch, capsys):
     level = "client-at-edge"
-    monkeypatch.setattr(private_tiers, "LEVELS", {level: {**private_tiers.LEVELS[level], **SMALL}})
+    small = {level: {**private_tiers.LEVELS[level], **SMALL}}
+    monkeypatch.setattr(private_tiers, "SETTINGS", {"digits": small})
     monkeypatch.setattr(private_tiers, "EPSILONS", (8.0, 0.0))
     path = tmp_path / "runs.csv"
     private_tiers.main(["--seeds", "3", "--csv", str(path)])
