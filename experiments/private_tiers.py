@@ -143,12 +143,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     quiet_flower()
     made_by = {key: maker()[key] for key in ("commit", "machine")}
     setting, data = ("cifar10", {"data-dir": str(given.data_dir)}) if given.data_dir else ("digits", {})
+
+    def rows_of(case: tuple[str, str, float, int]) -> list[Row]:
+        return [row_of_run(*case, data) | made_by]
+
     rows = completed(
         given.csv,
         COLUMNS,
         product([setting], SETTINGS[setting], EPSILONS, given.seeds),
         lambda row: (row["setting"], row["level"], row["budget"], row["seed"]),
-        lambda case: [{**row_of_run(*case, data), **made_by}],
+        rows_of,
     )
     print_table(rows)
     if given.figure:
