@@ -442,7 +442,7 @@ def wait_until_online(made: Federation) -> None:
             logs = "\n".join(tail(program.log) for program in programs)
             of_all = f"{online} of {len(made.supernodes)}"
             raise StartError(f"{of_all} SuperNodes are online after {START_SECONDS:.0f} s:\n{logs}")
-        time.sleep(1.0)
+        time.sleep(COMMAND_PAUSE_SECONDS)
 
 
 def count_online(environment: Mapping[str, str]) -> int:
