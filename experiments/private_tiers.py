@@ -106,7 +106,7 @@ def print_table(rows: Sequence[Row]) -> None:
     print(f"| data, protected | {' | '.join(f'epsilon {budget:g}' if budget else 'nobody' for budget in budgets)} |")
     print(f"|---|{'---|' * len(budgets)}")
     for setting, level in dict.fromkeys(key[:2] for key in found):
-        cells = ("{:.3f} ± {:.3f}".format(*found[setting, level, budget]) for budget in budgets)
+        cells = ("{:.3f}±{:.3f}".format(*found[setting, level, budget]) for budget in budgets)
         print(f"| {setting}, `{level}` | {' | '.join(cells)} |")
 
 
