@@ -2,10 +2,11 @@
 
 ``python -m benchmarks.deployment`` first has a client process exchange frames of 1.6 MB each way with a stream server
 (median of 300, TLS, reading and checking included). Then it deploys on loopback (SuperLink with TLS, a SuperNode) and
-trains the same step, `small-cnn` on 100 images of 32x32 cut after its first block, by messages and by stream. Last,
+trains the same step, `small-cnn` on 100 images of 32x32 cut after its first block, by messages and by stream. Then
+SFL-V1 and CSE-FSL on the digits by messages: the first needs one for each mini-batch, the second one a round. Last,
 PHSFL and H-FedAvg on the digits, 4 devices under 2 edge hosts, of which one reaches its devices by a message each in a
 round and the other by streams that stay: wall time of an edge round as they saw it, and what a waiting device holds.
-``python -m benchmarks.deployment edges`` does the last part alone.
+``python -m benchmarks.deployment edges`` does the last part alone; the others are called ``steps`` and ``losses``.
 """
 
 import csv
@@ -209,13 +210,26 @@ def print_edge_rounds(folder: Path) -> None:
             print(f"{transport:10}{program:33}{figures}")
 
 
-def main() -> None:
-    """Measure and print."""
-    with tempfile.TemporaryDirectory(prefix="flwr-") as temporary:
-        folder = Path(temporary)
-        if "edges" not in sys.argv[1:]:
-            print_steps(folder)
-        print_edge_rounds(folder)
+def print_local_losses(folder: Path) -> None:
+    """Measure a round of two devices by messages, with a gradient for each mini-batch and without any, and print it."""
+    settings = {
+        "num_clients": 2,
+        "global_rounds": 2,
+        "local_epochs": 1,
+        "batches_per_epoch": 10,
+        "batch_size": 16,
+        "split.upload-every": 5,
+        "report.evaluate-every": 0,
+        "fine-tune.steps": 0,
+    }
+    print("a round of 10 mini-batches, 2 devices, by messages  seconds")
+    with federation(folder / "deployment", device_configs(range(2), 2)) as made:
+        for algorithm, unused in (("sfl-v1", {"split.upload-every"}), ("cse-fsl", set[str]())):
+            own = {"algorithm": algorithm} | {key: value for key, value in settings.items() if key not in unused}
+            lines = run(made, folder / algorithm, own)
+            is_same = same_weights(folder / algorithm, run_app(folder / f"{algorithm}-in-process", **own))
+            says = f"{algorithm}, weights equal those in process: {'yes' if is_same else 'NO'}"
+            print(f"{says:50}{lines[-1]['seconds']:9.2f}", flush=True)
 
 
 def print_steps(folder: Path) -> None:
@@ -226,6 +240,16 @@ def print_steps(folder: Path) -> None:
     print(f"ratio                                          {steps['messages'] / exchanged:8.0f}")
     print(f"training step by stream, all of the round      {1000 * steps['stream']:8.1f} ms")
     print(f"ratio                                          {steps['messages'] / steps['stream']:8.0f}")
+
+
+PARTS = {"steps": print_steps, "losses": print_local_losses, "edges": print_edge_rounds}
+
+
+def main() -> None:
+    """Measure and print the parts that are named, or all."""
+    with tempfile.TemporaryDirectory(prefix="flwr-") as temporary:
+        for part in sys.argv[1:] or PARTS:
+            PARTS[part](Path(temporary) / part)
 
 
 if __name__ == "__main__":

@@ -114,10 +114,13 @@ class ResultsFolder:
 
     @staticmethod
     def path_for(output_dir: str, default_parent: Path, title: RunTitle) -> Path:
-        """Return the folder `output-dir`, or one named after the time and the run in `default_parent`."""
+        """Return the folder `output-dir`, or a new one in `default_parent`, named after the time and the run."""
         if output_dir:
             return Path(output_dir).expanduser().absolute()
-        return default_parent / f"{datetime.now():%Y%m%d-%H%M%S}-{title.algorithm}-{title.dataset}-seed{title.seed}"
+        name = f"{datetime.now():%Y%m%d-%H%M%S}-{title.algorithm}-{title.dataset}-seed{title.seed}"
+        while os.path.lexists(default_parent / name):  # by a run of the same second
+            name += "+"
+        return default_parent / name
 
     @classmethod
     def create(cls, path: Path, config: Mapping[str, Any]) -> "ResultsFolder":

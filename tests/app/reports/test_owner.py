@@ -12,7 +12,7 @@ import pytest
 from espalier.app.command_line import main
 from espalier.app.ground.checkpoint import load_state
 from espalier.app.ground.errors import UserError
-from espalier.app.reports.folder import ResultsFolder
+from espalier.app.reports.folder import ResultsFolder, RunTitle
 from espalier.app.reports.owner import disown, is_owned, own, why_lost
 from espalier.app.run.run import run_edge
 from tests.app.assembling import config_of, engine_of
@@ -139,6 +139,12 @@ def test_runs_that_begin_in_the_same_second_get_folders_of_their_own(tmp_path):
         ResultsFolder.create_beside_others(path, values) as third,
     ):
         assert [folder.path.name[len(path.name) :] for folder in (first, second, third)] == ["", "+", "++"]
+
+
+def test_the_name_of_a_new_folder_is_free(tmp_path):
+    for _ in range(3):  # within a second
+        ResultsFolder.path_for("", tmp_path, RunTitle("sl", "digits", 0)).mkdir()
+    assert len(list(tmp_path.iterdir())) == 3
 
 
 def test_the_folder_of_an_edge_host_is_its_own_while_it_serves(tmp_path):
