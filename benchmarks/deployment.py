@@ -218,14 +218,13 @@ def print_local_losses(folder: Path) -> None:
         "local_epochs": 1,
         "batches_per_epoch": 10,
         "batch_size": 16,
-        "split.upload-every": 5,
         "report.evaluate-every": 0,
         "fine-tune.steps": 0,
     }
     print("a round of 10 mini-batches, 2 devices, by messages  seconds")
     with federation(folder / "deployment", device_configs(range(2), 2)) as made:
-        for algorithm, unused in (("sfl-v1", {"split.upload-every"}), ("cse-fsl", set[str]())):
-            own = {"algorithm": algorithm} | {key: value for key, value in settings.items() if key not in unused}
+        for algorithm, more in (("sfl-v1", {}), ("cse-fsl", {"split.upload-every": 5})):
+            own = settings | more | {"algorithm": algorithm}
             lines = run(made, folder / algorithm, own)
             is_same = same_weights(folder / algorithm, run_app(folder / f"{algorithm}-in-process", **own))
             says = f"{algorithm}, weights equal those in process: {'yes' if is_same else 'NO'}"
@@ -247,6 +246,8 @@ PARTS = {"steps": print_steps, "losses": print_local_losses, "edges": print_edge
 
 def main() -> None:
     """Measure and print the parts that are named, or all."""
+    if unknown := set(sys.argv[1:]) - PARTS.keys():
+        sys.exit(f"error: {', '.join(sorted(unknown))}: allowed is {', '.join(PARTS)}")
     with tempfile.TemporaryDirectory(prefix="flwr-") as temporary:
         for part in sys.argv[1:] or PARTS:
             PARTS[part](Path(temporary) / part)

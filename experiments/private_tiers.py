@@ -99,20 +99,28 @@ def means(rows: Sequence[Row]) -> dict[tuple[str, str, float], tuple[float, floa
     return {key: (fmean(own), stdev(own) if len(own) > 1 else 0.0) for key, own in found.items()}
 
 
+def whole_settings(found: Mapping[tuple[str, str, float], Any]) -> list[str]:
+    """Return the data sets of which there are all levels and budgets."""
+    return [
+        setting for setting, levels in SETTINGS.items() if found.keys() >= set(product([setting], levels, EPSILONS))
+    ]
+
+
 def print_table(rows: Sequence[Row]) -> None:
     """Print the table as it is in the docs."""
     found = means(rows)
-    budgets = sorted({budget for *_, budget in found}, key=lambda budget: budget or float("inf"))
-    print(f"| data, protected | {' | '.join(f'epsilon {budget:g}' if budget else 'nobody' for budget in budgets)} |")
-    print(f"|---|{'---|' * len(budgets)}")
-    for setting, level in dict.fromkeys(key[:2] for key in found):
-        cells = ("{:.3f}±{:.3f}".format(*found[setting, level, budget]) for budget in budgets)
-        print(f"| {setting}, `{level}` | {' | '.join(cells)} |")
+    print(f"| data, protected | {' | '.join(f'epsilon {budget:g}' if budget else 'nobody' for budget in EPSILONS)} |")
+    print(f"|---|{'---|' * len(EPSILONS)}")
+    for setting in whole_settings(found):
+        for level in SETTINGS[setting]:
+            cells = ("{:.3f}±{:.3f}".format(*found[setting, level, budget]) for budget in EPSILONS)
+            print(f"| {setting}, `{level}` | {' | '.join(cells)} |")
 
 
 def draw(path: Path, rows: Sequence[Row]) -> None:
     """Draw mean accuracies over epsilon, with standard deviations over seeds; dashed without privacy."""
-    settings = dict.fromkeys(row["setting"] for row in rows)
+    every = means(rows)
+    settings = whole_settings(every)
 
     def fill(axes: Sequence[Axes], found: dict[tuple[str, str, float], tuple[float, float]]) -> None:
         budgets = [budget for budget in sorted(EPSILONS) if budget]
@@ -129,7 +137,7 @@ def draw(path: Path, rows: Sequence[Row]) -> None:
 
     width, columns = 4.4 * len(settings), len(settings)
     title = "h-fedavg, linear model, three seeds"
-    save_plot(path, title, fill, means(rows), width=width, height=3.6, columns=columns)
+    save_plot(path, title, fill, every, width=width, height=3.6, columns=columns)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -138,7 +146,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=SEEDS)
     parser.add_argument("--csv", type=Path)
     parser.add_argument("--figure", type=Path)
-    parser.add_argument("--data-dir", type=Path)
+    parser.add_argument("--data-dir", type=Path, help="of CIFAR-10: a folder with train/<class>/* and test/<class>/*")
     given = parser.parse_args(arguments)
     quiet_flower()
     made_by = {key: maker()[key] for key in ("commit", "machine")}

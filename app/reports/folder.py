@@ -58,12 +58,17 @@ def runs_below(folder: Path) -> list[Path]:
     return sorted((path.parent for path in folder.glob(f"*/{CONFIG}")), key=key)
 
 
-def refuse_used(path: Path) -> None:
-    """Raise UserError if a folder is there and not empty, or can't be made or written."""
+def refuse_unwritable(path: Path) -> None:
+    """Raise UserError if a folder can't be made or written."""
     parent = next(folder for folder in (path, *path.parents) if os.path.exists(folder))
     if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
         why = "it can't be written" if parent.is_dir() else "it is no folder"
         raise bad_value("output-dir", str(path), f"a folder that can be written ({parent}: {why})")
+
+
+def refuse_used(path: Path) -> None:
+    """Raise UserError if a folder is there and not empty, or can't be made or written."""
+    refuse_unwritable(path)
     try:
         used = bool(set(os.listdir(path)) - BEGUN)
     except OSError:  # it is not there, or can't be read, and `create` says what can't be written
@@ -114,13 +119,10 @@ class ResultsFolder:
 
     @staticmethod
     def path_for(output_dir: str, default_parent: Path, title: RunTitle) -> Path:
-        """Return the folder `output-dir`, or a new one in `default_parent`, named after the time and the run."""
+        """Return the folder `output-dir`, or one named after the time and the run in `default_parent`."""
         if output_dir:
             return Path(output_dir).expanduser().absolute()
-        name = f"{datetime.now():%Y%m%d-%H%M%S}-{title.algorithm}-{title.dataset}-seed{title.seed}"
-        while os.path.lexists(default_parent / name):  # by a run of the same second
-            name += "+"
-        return default_parent / name
+        return default_parent / f"{datetime.now():%Y%m%d-%H%M%S}-{title.algorithm}-{title.dataset}-seed{title.seed}"
 
     @classmethod
     def create(cls, path: Path, config: Mapping[str, Any]) -> "ResultsFolder":

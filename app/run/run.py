@@ -19,7 +19,7 @@ from espalier.app.engines.opening import Opening, open_engine
 from espalier.app.features.table import watching
 from espalier.app.ground.errors import UserError
 from espalier.app.ground.memory import keep_memory
-from espalier.app.reports.folder import ResultsFolder, refuse_used
+from espalier.app.reports.folder import ResultsFolder, refuse_unwritable, refuse_used
 from espalier.app.reports.made_by import note_made_by
 from espalier.app.reports.observers import BestRound
 from espalier.app.reports.run_state import RunState
@@ -98,9 +98,12 @@ def _checked(config: RunConfig, results_parent: Path) -> Path:
     for key, reason in falling_short(config).items():
         logger.warning("%s = %r: %s", key, given[key], reason)
     set_up_torch(config.device, config.train.torch_threads)
-    return ResultsFolder.path_for(
-        config.output_dir, results_parent, title_of(config.algorithm, config.data, config.seed)
-    )
+    title = title_of(config.algorithm, config.data, config.seed)
+    path = ResultsFolder.path_for(config.output_dir, results_parent, title)
+    if not config.resume:
+        # A folder without a name of the user's gets one that is free when it is made.
+        (refuse_used if config.output_dir else refuse_unwritable)(path)
+    return path
 
 
 @ended_program_as_user_error()
@@ -129,8 +132,6 @@ def run(config: RunConfig, engine: Engine, progress: ProgressDisplay, results_pa
         if config.resume:
             reopened = ResultsFolder.reopen(Path(config.resume), config.as_dict(), RunConfig().as_dict())
             folder = opened.enter_context(reopened)
-        else:
-            refuse_used(path)
         trackers = load_trackers(config.report.tracker)
         for tracker in trackers:
             opened.callback(tracker.close)
@@ -234,7 +235,6 @@ def run_edge(
         For whatever the user has to change.
     """
     path = _checked(config, results_parent)
-    refuse_used(path)
     task, model = checked_task(config)
     with (
         EdgeListener(Path(config.deploy.edge_folder).expanduser()) as listener,

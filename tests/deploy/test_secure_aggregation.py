@@ -4,14 +4,13 @@ import time
 
 import pytest
 from commands import device_configs
-from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from flwr_run import descendants
 from local import run_config, start_edge_run, two_tiers
 
 from espalier.app.features.privacy.accounting import epsilon_of
 from espalier.app.features.privacy.releases import Release
 from tests.app.runs import app_folder, lines, summary, weights
+from tests.strategies.secure.keys import nodes_with_keys
 
 from .faults import (
     PATIENCE_SECONDS,
@@ -51,16 +50,13 @@ STANDS_STILL_SECONDS = 4.0  # without another round, by which the edge waits for
 
 def devices_with_keys(folder):
     """Return what makes the node configs of clients: each has a key of its own, and the public ones of all."""
-    pem = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
 
     def configs(clients, num_clients):
-        keys = [Ed25519PrivateKey.generate() for _ in clients]
-        (folder / "clients.txt").write_text("\n".join(key.public_key().public_bytes_raw().hex() for key in keys))
-        for i, key in enumerate(keys):
-            (folder / f"{i}.pem").write_bytes(key.private_bytes(*pem))
-        known = f'secure-keys="{folder}/clients.txt"'
-        plain = device_configs(clients, num_clients)
-        return [f'{config} secure-key="{folder}/{i}.pem" {known}' for i, config in enumerate(plain)]
+        plain, own = device_configs(clients, num_clients), nodes_with_keys(folder, num_clients)
+        return [
+            " ".join([config, *(f'{key}="{value}"' for key, value in keys.items())])
+            for config, keys in zip(plain, own, strict=True)
+        ]
 
     return configs
 

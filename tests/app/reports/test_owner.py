@@ -6,13 +6,14 @@ import resource
 import socket
 import subprocess
 import sys
+from datetime import datetime, timedelta
 
 import pytest
 
 from espalier.app.command_line import main
 from espalier.app.ground.checkpoint import load_state
 from espalier.app.ground.errors import UserError
-from espalier.app.reports.folder import ResultsFolder, RunTitle
+from espalier.app.reports.folder import ResultsFolder
 from espalier.app.reports.owner import disown, is_owned, own, why_lost
 from espalier.app.run.run import run_edge
 from tests.app.assembling import config_of, engine_of
@@ -141,10 +142,18 @@ def test_runs_that_begin_in_the_same_second_get_folders_of_their_own(tmp_path):
         assert [folder.path.name[len(path.name) :] for folder in (first, second, third)] == ["", "+", "++"]
 
 
-def test_the_name_of_a_new_folder_is_free(tmp_path):
-    for _ in range(3):  # within a second
-        ResultsFolder.path_for("", tmp_path, RunTitle("sl", "digits", 0)).mkdir()
-    assert len(list(tmp_path.iterdir())) == 3
+def test_a_run_begins_although_another_has_the_folder_of_its_second(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    began = datetime.now()
+    for seconds in range(30):
+        name = f"{began + timedelta(seconds=seconds):%Y%m%d-%H%M%S}-fedavg-digits-seed0"
+        (tmp_path / "results" / name).mkdir(parents=True)
+        (tmp_path / "results" / name / "summary.json").touch()
+    assert (
+        main(["algorithm=fedavg", "num-clients=2", "global-rounds=1", "batches-per-epoch=1", "report.plots=false"]) == 0
+    )
+    (made,) = (tmp_path / "results").glob("*/config.json")
+    assert made.parent.name.endswith("-fedavg-digits-seed0+")
 
 
 def test_the_folder_of_an_edge_host_is_its_own_while_it_serves(tmp_path):

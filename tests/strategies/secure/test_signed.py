@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from espalier.clients.messages.secure import (
@@ -25,28 +24,18 @@ from espalier.clients.secure.session import SecureSession
 from espalier.clients.shared.secure.fixed_point import Form, Part
 from espalier.clients.shared.secure.terms import SecureTerms
 from espalier.strategies.secure import SUMMED
+from tests.strategies.secure.keys import PEM, nodes_with_keys, public
 from tests.strategies.secure.secure_clients import SIZES, failing_grid, secure, secure_federation
 from tests.strategies.secure.test_secure_edge import distance, of_last, plain
 
 TERMS, RUN = SecureTerms(signed=True), 7
-PEM = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-
-
-def public(key):
-    return key.public_key().public_bytes_raw()
 
 
 @pytest.fixture(scope="module")
 def nodes(tmp_path_factory):
     """Return the configs of nodes that have their keys in files."""
-    folder, keys = tmp_path_factory.mktemp("keys"), [Ed25519PrivateKey.generate() for _ in SIZES]
-    (folder / "known").write_text("\n".join(public(key).hex() for key in keys))
-    for i, key in enumerate(keys):
-        (folder / f"{i}.pem").write_bytes(key.private_bytes(*PEM))
-    return [
-        {"partition-id": i, "secure-key": str(folder / f"{i}.pem"), "secure-keys": str(folder / "known")}
-        for i in range(len(SIZES))
-    ]
+    own = nodes_with_keys(tmp_path_factory.mktemp("keys"), len(SIZES))
+    return [{"partition-id": i, **keys} for i, keys in enumerate(own)]
 
 
 def run(nodes, gone=(), *, terms=TERMS, change=None, of_edge=TERMS):
