@@ -226,7 +226,7 @@ def test_a_machine_that_leaves_a_cluster_changes_no_bit(tmp_path, monkeypatch):
     # A cluster's address is left in Ray's folder, where each Flower simulation of this machine would find and join it.
     monkeypatch.setenv("RAY_TMPDIR", mkdtemp(prefix="ray-"))
     settings = SMALL | {"batches_per_epoch": 2} | CASES["phsfl"]
-    settings |= {"algorithm": "phsfl", "global_rounds": 6}
+    settings |= {"algorithm": "phsfl", "global_rounds": 12}
     cluster = Cluster(initialize_head=True, connect=False, head_node_args={"num_cpus": 1, "include_dashboard": False})
     try:
         second = cluster.add_node(num_cpus=2)
@@ -237,7 +237,9 @@ def test_a_machine_that_leaves_a_cluster_changes_no_bit(tmp_path, monkeypatch):
             while len(rounds_over(tmp_path / "there")) < 2:
                 assert process.poll() is None
                 time.sleep(0.02)
+            process.send_signal(signal.SIGSTOP)  # no round ends while the machine leaves, however long that takes
             cluster.remove_node(second, allow_graceful=False)
+            process.send_signal(signal.SIGCONT)
             said = process.stdout.read()
         assert process.returncode == 0
         assert "3 workers on" in said
