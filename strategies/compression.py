@@ -12,7 +12,7 @@ from espalier.clients.messages.train import ARRAYS, CLIENT_HALF, TRAIN, only_arr
 from espalier.clients.shared import text
 from espalier.clients.shared.arrays import record_of, to_record, to_weights
 from espalier.clients.shared.compression import Codec, compressed, decompressed
-from espalier.clients.shared.compression.updates import COMPRESSED
+from espalier.clients.shared.compression.updates import COMPRESSED, form_of_update
 from espalier.clients.shared.records import records_in
 
 from .edge_base import EdgeRounds
@@ -106,6 +106,9 @@ class Uplinks(Protocol):
             What it has made of it.
         """
 
+    def read(self, sent: Mapping[str, ArrayRecord], start: ArrayRecord) -> ArrayRecord:
+        """Return the model that what travelled makes of `start`; ValueError if it is of another form."""
+
     def state_dict(self) -> dict[str, Any]:
         """Return what must survive an interruption."""
 
@@ -121,6 +124,10 @@ class PlainUplinks:
         arrived = model.copy()
         return Carried({ARRAYS: arrived}, arrived)
 
+    def read(self, sent: Mapping[str, ArrayRecord], start: ArrayRecord) -> ArrayRecord:
+        """Return the model."""
+        return sent[ARRAYS]
+
     def state_dict(self) -> dict[str, Any]:
         """Return nothing."""
         return {}
@@ -132,7 +139,7 @@ class PlainUplinks:
 class CompressedUplinks:
     """Edges' updates come up compressed; what is left out of one is kept for the edge's next.
 
-    Both ends are one object: what travels is made and read here, as it is where an edge has a host of its own.
+    Both ends are of one class: an edge's host makes what travels, and the cloud reads it, by one of its own each.
 
     Parameters
     ----------
@@ -155,8 +162,12 @@ class CompressedUplinks:
         if self._codec.keeps_errors:
             self._errors[edge] = to_record(made.errors)
         # What the tier above has is read from what travelled, not from what was written.
-        arrived = decompressed(self._codec, made.beside, made.update, start)
-        return Carried({ARRAYS: made.beside, COMPRESSED: made.update}, arrived)
+        sent = {ARRAYS: made.beside, COMPRESSED: made.update}
+        return Carried(sent, self.read(sent, start))
+
+    def read(self, sent: Mapping[str, ArrayRecord], start: ArrayRecord) -> ArrayRecord:
+        """Return the model that an update makes."""
+        return decompressed(self._codec, sent[ARRAYS], sent[COMPRESSED], start)
 
     def state_dict(self) -> dict[str, Any]:
         """Return what was left out, by edge."""
@@ -165,3 +176,21 @@ class CompressedUplinks:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take back what `state_dict` returned."""
         self._errors = dict(state)
+
+
+class ReadUplinks(PlainUplinks):
+    """Edges' updates have come up compressed, from hosts of their own, and are read: what travelled is counted.
+
+    Parameters
+    ----------
+    codec : Codec
+        Has written them; all updates of a model are of one length.
+    """
+
+    def __init__(self, codec: Codec) -> None:
+        self._codec = codec
+
+    def carried(self, edge: str, number: int, start: ArrayRecord, model: ArrayRecord) -> Carried:
+        """Return the model, and records as long as those that it came in."""
+        form = form_of_update(self._codec, model)
+        return Carried({ARRAYS: form.beside, COMPRESSED: form.update}, model.copy())

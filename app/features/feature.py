@@ -17,6 +17,7 @@ from espalier.app.planning.world import PlannedWorld
 from espalier.app.settings.section import Section
 from espalier.clients.half import ClientHalf, Outgoing
 from espalier.strategies import EdgeRounds, Hierarchical, Observer, Profile, Round
+from espalier.strategies.compression import Uplinks
 from espalier.strategies.profiles import clients_by_node
 from espalier.strategies.topology import Topology, TopologyOf
 
@@ -226,6 +227,8 @@ class Feature:
         The metrics of training that clients do not tell.
     in_front : Callable[[Scene, MakeEdge], MakeEdge], optional
         What it puts in front of edges, wherever they run.
+    uplinks : Callable[[Case], Uplinks | None], optional
+        What carries models up from edges that have hosts of their own, one at either end; None: they come as they are.
     part : Callable[[Scene], Part | None], optional
         What it puts into a run, where the cloud is.
     watch : Callable[[Case, Callable[[], int]], AbstractContextManager[Watcher | None]], optional
@@ -267,6 +270,7 @@ class Feature:
     outgoing: Callable[[Case], Iterable[Outgoing]] = lambda case: ()
     withheld: Callable[[Case], Collection[str]] = lambda case: ()
     in_front: Callable[[Scene, MakeEdge], MakeEdge] = lambda scene, make_edge: make_edge
+    uplinks: Callable[[Case], Uplinks | None] = lambda case: None
     part: Callable[[Scene], Part | None] = lambda scene: None
     watch: Callable[[Case, Callable[[], int]], AbstractContextManager[Watcher | None]] = lambda case, count: (
         nullcontext()

@@ -24,6 +24,7 @@ from espalier.app.features.secure_aggregation import SECURE_AGGREGATION
 from espalier.app.features.splitting import SPLITTING
 from espalier.app.features.stopping import STOPPING
 from espalier.clients.half import ClientHalf, Outgoing
+from espalier.strategies.compression import Uplinks
 
 FEATURES: tuple[Feature, ...] = (
     PRIVACY,  # what is decoded can be longer than what was sent, so it is clipped behind that
@@ -67,6 +68,11 @@ def check_node(case: Case, node_config: Mapping[str, object]) -> None:
 def withheld_by(case: Case) -> set[str]:
     """Return which metrics of training a run's clients do not tell."""
     return {name for feature in FEATURES for name in feature.withheld(case)}
+
+
+def uplinks_of(case: Case) -> Uplinks | None:
+    """Return what carries models up from edges that have hosts of their own; None: they come as they are."""
+    return next(filter(None, (feature.uplinks(case) for feature in FEATURES)), None)
 
 
 def parts_of(scene: Scene) -> list[Part]:

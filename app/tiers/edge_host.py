@@ -31,6 +31,7 @@ from espalier.app.tiers.wire import (
 from espalier.clients.messages.edge import EVALUATE_EDGE, QUERY_EDGE, TRAIN_EDGE, TRAIN_EDGE_HEADS
 from espalier.clients.messages.train import ACCURACY, LOSS
 from espalier.strategies import EdgeOutcome, Evaluation, Hierarchical, Profile, Round
+from espalier.strategies.compression import PlainUplinks, Uplinks
 from espalier.strategies.deadline import Deadline
 from espalier.strategies.exchange import Conversations, Exchanges
 from espalier.strategies.profiles import clients_by_node
@@ -79,6 +80,8 @@ class EdgeRun:
         That of its plans, where it is in real time: results that are late come between requests, too.
     figures : Sequence[str] (default: accuracy and loss)
         What every evaluation tells.
+    uplinks : Uplinks, optional (default: None)
+        Carries its models to the cloud, which has one of its own to read them. None: as they are.
     """
 
     def __init__(
@@ -96,6 +99,7 @@ class EdgeRun:
         timeout_seconds: float | None,
         deadline: Deadline | None = None,
         figures: Sequence[str] = (ACCURACY, LOSS),
+        uplinks: Uplinks | None = None,
     ) -> None:
         self.name = name
         self._config = dict(config)
@@ -108,6 +112,7 @@ class EdgeRun:
         self._state = state
         self._timeout_seconds = timeout_seconds
         self._deadline = deadline
+        self._uplinks = uplinks or PlainUplinks()
         self._figures = dict.fromkeys(figures, 0.0)
         self._conversations = self._new_conversations()
         self._folder: ResultsFolder | None = None
@@ -180,7 +185,10 @@ class EdgeRun:
         counts, seconds = self._meter.drain(), self._seconds.drain({self.name: outcome.seconds})[self.name]
         plans = self._world.edges[self.name].take_rounds() if self._world else []
         self._report_round(number, outcome, counts, [report for _, report in plans])
-        return outcome_to_wire(outcome, self._client_of) | self._rest(counts, plans, seconds)
+        sent = None
+        if outcome.arrays is not None:
+            sent = self._uplinks.carried(self.name, number, request["arrays"], outcome.arrays).sent
+        return outcome_to_wire(outcome, sent, self._client_of) | self._rest(counts, plans, seconds)
 
     def _evaluate(self, request: Wire) -> Wire:
         number = request["round"]

@@ -12,7 +12,7 @@ from espalier.app.algorithms.algorithm import Algorithm
 from espalier.app.algorithms.split_edges import head_weights
 from espalier.app.config.run_config import RunConfig
 from espalier.app.features.feature import Scene
-from espalier.app.features.table import parts_of
+from espalier.app.features.table import parts_of, uplinks_of
 from espalier.app.meters.bytes import ByteMeter
 from espalier.app.meters.seconds import SecondsMeter
 from espalier.app.planning.world import PlannedWorld
@@ -49,6 +49,7 @@ def edge_run(config: RunConfig, grid: Grid, task: Task, model: nn.Module, stream
         timeout_seconds=config.reply_seconds,
         deadline=world.edges[name].deadline if world else None,
         figures=task.objective.figures,
+        uplinks=uplinks_of(config),
     )
 
 
@@ -70,6 +71,7 @@ def over_hosts(config: RunConfig, grid: Grid, task: Task, model: nn.Module, obse
         config.deploy,
         task.objective.figures,
         head=tuned_head(config.algorithm, config.split, model),
+        uplinks=uplinks_of(config),
         is_planned=world is not None,
         on_counted=partial(add_counted, meter, seconds, world),
     )

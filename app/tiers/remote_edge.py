@@ -21,6 +21,7 @@ from espalier.clients.messages.edge import EVALUATE_EDGE, TRAIN_EDGE, TRAIN_EDGE
 from espalier.clients.messages.train import ACCURACY, LOSS
 from espalier.clients.shared import text
 from espalier.strategies import Edge, Evaluation, Failure, Profile, Update
+from espalier.strategies.compression import PlainUplinks, Uplinks
 from espalier.strategies.exchange import Exchanges
 from espalier.strategies.outcomes import EVERYBODY
 from espalier.strategies.replies import one_line, reason_of
@@ -65,6 +66,8 @@ class RemoteEdge(Edge):
         What an evaluation of each client has to hold.
     head : ArrayRecord, optional (default: None)
         What fine-tuned heads have to be like; None where they stay with their clients.
+    uplinks : Uplinks, optional (default: None)
+        Reads the edge's models. None: they come as they are.
     is_planned : bool (default: False)
         Whether its edge rounds are planned.
     is_own : bool (default: False)
@@ -86,6 +89,7 @@ class RemoteEdge(Edge):
         reply_seconds: float,
         figures: Sequence[str] = (ACCURACY, LOSS),
         head: ArrayRecord | None = None,
+        uplinks: Uplinks | None = None,
         is_planned: bool = False,
         is_own: bool = False,
         on_counted: Callable[[str, Counted], None] = lambda name, counted: None,
@@ -100,6 +104,7 @@ class RemoteEdge(Edge):
         self.reply_seconds = reply_seconds
         self.figures = figures
         self._head = head
+        self._uplinks = uplinks or PlainUplinks()
         self._is_planned = is_planned
         self._is_own = is_own
         self._on_counted = on_counted
@@ -157,7 +162,7 @@ class RemoteEdge(Edge):
 
     def _train(self, number: int, arrays: ArrayRecord, config: ConfigRecord) -> Exchanges[list[Update]]:
         def read(reply: Wire) -> list[Update]:
-            updates = updates_from_wire(reply, arrays, self.edge_rounds, self.clients)
+            updates = updates_from_wire(reply, arrays, self.edge_rounds, self.clients, self._uplinks)
             for update in updates:
                 _check_weight(update.weight, self._most)
             return updates

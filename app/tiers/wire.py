@@ -15,6 +15,7 @@ from espalier.clients.messages.train import NUM_EXAMPLES, TOP
 from espalier.clients.shared.arrays import to_record
 from espalier.clients.shared.text import quoted
 from espalier.strategies import DeviceProfile, EdgeOutcome, Evaluation, Failure, Profile, Update
+from espalier.strategies.compression import Uplinks
 from espalier.strategies.outcomes import EVERYBODY, failures_as_data, update_as_data
 from espalier.strategies.reply_faults import array_fault, figure_fault, loss_faults, share_fault, size_fault
 from espalier.strategies.reply_forms import in_form_of
@@ -91,32 +92,38 @@ def profile_from_wire(wire: Wire, edge: str) -> Profile:
     )
 
 
-def outcome_to_wire(outcome: EdgeOutcome, client_of: Mapping[int, int]) -> Wire:
+def outcome_to_wire(outcome: EdgeOutcome, sent: Mapping[str, ArrayRecord] | None, client_of: Mapping[int, int]) -> Wire:
     """Return what an edge did in a global round; of its models only the last one travels.
 
     Parameters
     ----------
     outcome : EdgeOutcome
         The round.
+    sent : Mapping[str, ArrayRecord], optional
+        What its model travels as, by the names of the records; None where it gave none.
     client_of : Mapping[int, int]
         Client number by node id.
     """
-    return {"arrays": outcome.arrays, "rounds": [update_as_data(update, client_of) for update in outcome.updates]}
+    return {"sent": sent, "rounds": [update_as_data(update, client_of) for update in outcome.updates]}
 
 
-def updates_from_wire(wire: Wire, sent: ArrayRecord, edge_rounds: int, clients: Collection[int]) -> list[Update]:
+def updates_from_wire(
+    wire: Wire, start: ArrayRecord, edge_rounds: int, clients: Collection[int], uplinks: Uplinks
+) -> list[Update]:
     """Return the edge rounds of a global round, each with the model at the end of the last.
 
     Parameters
     ----------
     wire : dict
         What `outcome_to_wire` made, somewhere else.
-    sent : ArrayRecord
+    start : ArrayRecord
         The model that the edge started from.
     edge_rounds : int
         How many edge rounds there must be.
     clients : Collection[int]
         The edge's clients.
+    uplinks : Uplinks
+        Reads its model.
 
     Raises
     ------
@@ -124,11 +131,12 @@ def updates_from_wire(wire: Wire, sent: ArrayRecord, edge_rounds: int, clients: 
         If it is not such a thing, the model does not fit the one sent, or a number is not finite.
         Anything else too, since all of it is foreign: whoever calls catches every Exception.
     """
-    arrays = wire["arrays"]
-    if arrays is not None:
-        if fault := array_fault(arrays, sent):
+    arrays = None
+    if wire["sent"] is not None:
+        arrays = uplinks.read(wire["sent"], start)
+        if fault := array_fault(arrays, start):
             raise ValueError(fault)
-        arrays = in_form_of(sent, arrays)
+        arrays = in_form_of(start, arrays)
     rounds = wire["rounds"]
     if any(type(one["trained"]) is not bool for one in rounds):
         raise ValueError("'trained' of an edge round is no boolean")

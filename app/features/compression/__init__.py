@@ -11,12 +11,17 @@ from espalier.app.features.feature import Feature, MakeEdge, MakeHierarchical, P
 from espalier.clients.half import Outgoing
 from espalier.clients.shared.compression import Codec
 from espalier.clients.whole.compression import CompressUpdates
-from espalier.strategies.compression import CompressedReplies, CompressedUplinks
+from espalier.strategies.compression import CompressedReplies, CompressedUplinks, ReadUplinks, Uplinks
 
 
 def codec_of_clients(case: Case) -> Codec | None:
     """Return what writes and reads the updates of clients; None where they travel as they are, or nobody trains."""
     return codec_of(case[Compression].client) if case.algorithm.trains_clients else None
+
+
+def codec_of_edges(case: Case) -> Codec | None:
+    """Return what writes and reads the updates of edges; None where they travel as they are, or there are none."""
+    return None if case.is_flat else codec_of(case[Compression].edge)
 
 
 def outgoing(case: Case) -> list[Outgoing]:
@@ -31,31 +36,35 @@ def in_front(scene: Scene, make_edge: MakeEdge) -> MakeEdge:
     return (lambda name, size: CompressedReplies(make_edge(name, size), codec)) if codec else make_edge
 
 
+def uplinks(case: Case) -> Uplinks | None:
+    """Return what carries the updates of edges that have hosts of their own."""
+    codec = codec_of_edges(case)
+    return CompressedUplinks(codec, case.seed) if codec else None
+
+
 @dataclass(frozen=True)
 class CompressingEdges(Part):
     """Edges whose updates go up compressed.
 
     Parameters
     ----------
-    codec : Codec
-        Writes and reads updates.
-    seed : int
-        Of the run.
+    uplinks : Uplinks
+        Carries them, or counts what has come from hosts of their own.
     """
 
-    codec: Codec
-    seed: int
+    uplinks: Uplinks
 
     def over_edges(self, make: MakeHierarchical) -> MakeHierarchical:
         """Return what makes the cloud over them."""
-        return partial(make, uplinks=CompressedUplinks(self.codec, self.seed))
+        return partial(make, uplinks=self.uplinks)
 
 
 def part_of(scene: Scene) -> CompressingEdges | None:
     """Return what compresses edges' updates; None where they travel as they are, or there are no edges."""
     case = scene.case
-    codec = None if case.is_flat else codec_of(case[Compression].edge)
-    return CompressingEdges(codec, case.seed) if codec else None
+    if not (codec := codec_of_edges(case)):
+        return None
+    return CompressingEdges(CompressedUplinks(codec, case.seed) if case.here.is_whole else ReadUplinks(codec))
 
 
 COMPRESSION = Feature(
@@ -67,5 +76,6 @@ COMPRESSION = Feature(
     single_updates=checks.single_updates,
     outgoing=outgoing,
     in_front=in_front,
+    uplinks=uplinks,
     part=part_of,
 )

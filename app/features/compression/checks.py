@@ -9,6 +9,8 @@ from espalier.app.ground.object_spec import ObjectSpec
 from espalier.app.ground.reasons import first_reason
 from espalier.strategies.flower_strategies import CLIPPED_BY_CLIENTS
 
+FORGETFUL = "an edge on a host of its own keeps nothing between rounds, such as what a codec left out"
+
 
 def check(case: Case) -> None:
     """Refuse codecs that can't be made, and those where no whole models, or others' plans of them, go up."""
@@ -49,8 +51,10 @@ def _why_not_clients(case: Case) -> str:
 
 
 def _why_not_edges(case: Case) -> str:
+    codec = codec_of(case[Compression].edge)
+    keeps = codec is not None and codec.keeps_errors
     return first_reason(
-        (not case.here.is_whole, f"deploy.role = {case.deploy.role!r}, whose link to the cloud carries whole models"),
+        (keeps and not case.here.is_whole, f"deploy.role = {case.deploy.role!r}: {FORGETFUL}"),
         (case.out_of_step, f"{case.out_of_step}, where edges may be in rounds of their own"),
         (case.as_sent, case.as_sent),
     )

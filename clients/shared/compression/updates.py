@@ -77,9 +77,16 @@ def compressed(
         if codec.keeps_errors:
             told = _decoded(codec, parts[-1], known)
             left[name] = ((values - told) + error).reshape(got_to[name].shape)
-    beside = record_by_reference({name: array for name, array in model.items() if not _is_moved(name, array)})
     update = record_by_reference({COMPRESSED: to_vector(np.concatenate(parts))})
-    return Compressed(beside, update, left)
+    return Compressed(_beside(model), update, left)
+
+
+def form_of_update(codec: Codec, model: ArrayRecord) -> Compressed:
+    """Return what is as long as each update of a model, and says nothing."""
+    began = to_weights(model)
+    length = sum(codec.num_bytes(began[name].numel(), began[name].dtype) for name in _moved(model))
+    update = record_by_reference({COMPRESSED: to_vector(np.zeros(length, np.uint8))})
+    return Compressed(_beside(model), update, {})
 
 
 def decompressed(codec: Codec, beside: ArrayRecord, update: ArrayRecord, start: ArrayRecord) -> ArrayRecord:
@@ -144,6 +151,10 @@ def _check_alike(model: ArrayRecord, start: ArrayRecord) -> None:
     ]
     if forms[0] != forms[1]:
         raise ValueError("what is to be compressed are other arrays than those that were sent")
+
+
+def _beside(model: ArrayRecord) -> ArrayRecord:
+    return record_by_reference({name: array for name, array in model.items() if not _is_moved(name, array)})
 
 
 def _moved(model: ArrayRecord) -> list[str]:

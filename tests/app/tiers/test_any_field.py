@@ -16,6 +16,7 @@ from espalier.app.settings.sections import Deploy
 from espalier.app.tiers.cloud import ask_edges, check_edges
 from espalier.app.tiers.wire import evaluation_to_wire, heads_to_wire, outcome_to_wire
 from espalier.clients.messages.edge import PAYLOAD, to_payload
+from espalier.clients.messages.train import ARRAYS
 from espalier.sim.in_process_grid import InProcessGrid
 from espalier.strategies import EdgeOutcome, Evaluation, Failure, Round
 from espalier.strategies.edges import EVERYBODY
@@ -133,7 +134,7 @@ def answers(remote, wire, ask):
 
 
 def test_a_round(remote):
-    wire = outcome_to_wire(EdgeOutcome(GOOD.arrays, GOOD.updates[2:], 1.0), NODES) | REST
+    wire = outcome_to_wire(EdgeOutcome(GOOD.arrays, GOOD.updates[2:], 1.0), {ARRAYS: GOOD.arrays}, NODES) | REST
     remote.edge_rounds = 1
     for first in answers(remote, wire, lambda: remote.train_round(2, model(0.0, 0.0), CONFIG, members())):
         updates = remote._updates

@@ -56,7 +56,7 @@ def test_a_request_that_fails_is_answered_and_the_next_one_is_served(short_path,
     assert sum(record.levelname == "WARNING" for record in caplog.records) == 4
     # Clients that can't use a model are failures, not an error.
     outcome = from_bytes(edge.answer(TRAIN_EDGE, to_bytes(bad | {"state": state})))
-    assert outcome["arrays"] is None
+    assert outcome["sent"] is None
     assert [len(one["failures"]) for one in outcome["rounds"]] == [2, 2]
     evaluation = from_bytes(edge.answer(EVALUATE_EDGE, to_bytes(bad | {"state": state})))
     assert [client for client, _ in evaluation["failures"]] == [0, 1]

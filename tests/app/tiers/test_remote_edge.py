@@ -26,9 +26,12 @@ from espalier.app.tiers.wire import (
 )
 from espalier.clients.messages.edge import PAYLOAD, from_payload, to_payload
 from espalier.clients.messages.profile import MOST_CLASSES
+from espalier.clients.messages.train import ARRAYS
 from espalier.clients.shared.arrays import to_array
+from espalier.clients.shared.compression import Int8
 from espalier.sim.in_process_grid import InProcessGrid
 from espalier.strategies import EdgeOutcome, Evaluation, Failure, Profile, Update
+from espalier.strategies.compression import CompressedUplinks, PlainUplinks, ReadUplinks
 from espalier.strategies.edges import EVERYBODY
 from espalier.strategies.split import FineTuning, Personalised
 from espalier.strategies.views import MemberGrid
@@ -97,7 +100,11 @@ def train(remote, wire, server_round=4):
 
 
 def wire_of(outcome=GOOD, **changes):
-    return outcome_to_wire(outcome, NODES) | {"state": {"edge": {"round": 3}}, "counted": NOTHING} | changes
+    return (
+        outcome_to_wire(outcome, outcome.arrays and {ARRAYS: outcome.arrays}, NODES)
+        | {"state": {"edge": {"round": 3}}, "counted": NOTHING}
+        | changes
+    )
 
 
 def test_one_exchange_gives_all_edge_rounds_of_a_global_round(remote):
@@ -130,7 +137,7 @@ HUGE = ONE[:-1].replace(b"(1,), }" + b" " * 14, b"(100000000000000,), }")
 
 
 def round_of(**changes):
-    wire = outcome_to_wire(GOOD, NODES)
+    wire = outcome_to_wire(GOOD, {ARRAYS: GOOD.arrays}, NODES)
     return {"rounds": [wire["rounds"][0] | changes, *wire["rounds"][1:]]}
 
 
@@ -138,11 +145,12 @@ DEEP: list = []
 for _ in range(100):
     DEEP = [DEEP]
 BAD = {
-    "NaN": ({"arrays": model(math.nan, 0.0)}, "array 'w' holds NaN or Inf"),
-    "shape": ({"arrays": model(1.0)}, r"array 'w' has shape \(1,\), expected \(2,\)"),
-    "missing": ({"arrays": ArrayRecord({"w": Array(np.zeros(2, np.float32))})}, "array 'n' is missing"),
-    "no arrays": ({"arrays": 3}, "AttributeError"),
-    "no model": ({"arrays": None}, "edge rounds that do not fit its model"),
+    "NaN": ({"sent": {ARRAYS: model(math.nan, 0.0)}}, "array 'w' holds NaN or Inf"),
+    "shape": ({"sent": {ARRAYS: model(1.0)}}, r"array 'w' has shape \(1,\), expected \(2,\)"),
+    "missing": ({"sent": {ARRAYS: ArrayRecord({"w": Array(np.zeros(2, np.float32))})}}, "array 'n' is missing"),
+    "no arrays": ({"sent": {ARRAYS: 3}}, "AttributeError"),
+    "nothing sent": ({"sent": 3}, "TypeError"),
+    "no model": ({"sent": None}, "edge rounds that do not fit its model"),
     "perhaps a model": (round_of(trained=1), "'trained' of an edge round is no boolean"),
     "fewer rounds": ({"rounds": []}, "0 edge rounds that do not fit"),
     "no rounds": ({"rounds": None}, "TypeError"),
@@ -248,6 +256,45 @@ def test_an_answer_that_does_not_fit_is_one_failure_and_the_state_stays(remote, 
     with pytest.raises(StopIteration) as stop:
         next(remote.train_round(5, model(0.0, 0.0), CONFIG, members()))
     assert stop.value.value == Update()
+
+
+INT8 = CompressedUplinks(Int8(), seed=0)
+
+
+def compressing(sent):
+    """Return the first edge round of a global one whose edge sends a model as `sent`."""
+    edge = RemoteEdge("west", 99, PROFILES, 3, AtCloud({}), wait_seconds=0, reply_seconds=0, uplinks=INT8)
+    return train(edge, wire_of(sent=sent))[1]
+
+
+def test_an_update_is_read_and_counted_as_it_travelled():
+    sent = INT8.carried("west", 2, model(0.0, 0.0), GOOD.arrays).sent
+    assert (sent["compressed"]["compressed"].shape, list(sent["arrays"])) == ((4 + 2,), ["n"])  # a scale, two values
+    arrived = compressing(sent).arrays
+    assert arrived["w"].numpy() == pytest.approx([3.0, 4.0], abs=4.0 / 254)
+    counted = ReadUplinks(Int8()).carried("west", 2, model(0.0, 0.0), arrived)
+    assert counted.arrived == arrived
+    assert {name: record.count_bytes() for name, record in counted.sent.items()} == {
+        name: record.count_bytes() for name, record in sent.items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("lie", "reason"),
+    [
+        (lambda sent: {"arrays": GOOD.arrays}, "KeyError: compressed"),
+        (lambda sent: sent | {"compressed": GOOD.arrays}, "has not the one array of that name"),
+        (lambda sent: sent | {"compressed": ArrayRecord({"compressed": Array(np.zeros(5, np.uint8))})}, "expected 6"),
+        (lambda sent: sent | {"compressed": ArrayRecord({"compressed": Array(np.full(6, 255, np.uint8))})}, "a scale"),
+        (lambda sent: sent | {"arrays": GOOD.arrays}, "beside its update are 2 arrays"),
+        (lambda sent: sent | {"arrays": ArrayRecord({"n": Array(np.zeros(9))})}, "array 'n' has"),
+    ],
+)
+def test_what_is_no_update_leaves_its_edge_out(lie, reason):
+    update = compressing(lie(INT8.carried("west", 2, model(0.0, 0.0), GOOD.arrays).sent))
+    (failure,) = update.failures
+    assert (update.arrays, failure.node_id) == (None, EVERYBODY)
+    assert reason in failure.reason
 
 
 def test_a_client_fails_once_in_an_edge_round(remote):
@@ -486,6 +533,6 @@ def test_a_client_counts_its_classes(counts):
 )
 def test_participants_are_clients_and_each_is_there_once(remote, numbers, why):
     one = {"trained": True, "metrics": None, "weight": 3.0, "participants": numbers, "failures": []}
-    wire = {"arrays": model(1.0, 1.0), "rounds": [one]}
+    wire = {"sent": {ARRAYS: model(1.0, 1.0)}, "rounds": [one]}
     with pytest.raises(ValueError, match=why):
-        updates_from_wire(wire, model(1.0, 1.0), 1, [0, 1, 2])
+        updates_from_wire(wire, model(1.0, 1.0), 1, [0, 1, 2], PlainUplinks())

@@ -39,6 +39,8 @@ CASES = {
         "max_local_rounds": 3,
         "fine_tune_steps": 2,
     },
+    "compressed": {"compress_client": "int8", "compress_edge": "qsgd(levels=7)"},
+    "compressed-blocks": {"algorithm": "hsfl", "compress_edge": "float16"},
     "own-task": {"task": "tests.app.own_tasks:Values", "batch_size": 8},
     "own-split-task": {
         "task": "tests.app.own_tasks:Steered",

@@ -6,6 +6,7 @@ from flwr.app import ArrayRecord, MetricRecord
 
 from espalier.app.ground.checkpoint import from_bytes
 from espalier.app.tiers.edge_host import EdgeRun
+from espalier.clients.messages.train import ARRAYS
 from espalier.strategies.guards.updates import GUARD_STATE
 from tests.app.tiers.hosts import SMALL, edge_hosts, run_cloud
 
@@ -48,8 +49,10 @@ def test_the_cloud_gets_models_figures_and_class_counts(tmp_path, short_path, to
         assert set(answer) == {"name", "config", "clients", "state", "version"}
         assert all(set(client) == PROFILE for client in answer["clients"])
     for answer in told["train.edge"]:
-        assert set(answer) == {"arrays", "rounds", "counted", "state"}
-        assert all(name.startswith(FRONT + MIDDLE) for name in answer["arrays"])  # the head is frozen, at the edge
+        assert set(answer) == {"sent", "rounds", "counted", "state"}
+        assert all(
+            name.startswith(FRONT + MIDDLE) for name in answer["sent"][ARRAYS]
+        )  # the head is frozen, at the edge
         parts = {"trained", "metrics", "weight", "participants", "failures"}
         assert all(set(one) == parts and set(one["metrics"]) == {"train_loss"} for one in answer["rounds"])
     for answer in told["evaluate.edge"]:

@@ -62,8 +62,8 @@ def test_codecs_take_arguments():
         ),
         ({"compress.client": "int8", "selection": "resource-aware"}, "'none' for plans, which count the bits"),
         (
-            {"compress.edge": "int8", "deploy.role": "cloud"},
-            "'none' for deploy.role = 'cloud', whose link to",
+            {"compress.edge": "top-k(share=0.1)", "deploy.role": "cloud"},
+            "'none' for deploy.role = 'cloud': an edge on a host of its own keeps nothing between rounds",
         ),
         (
             {"compress.edge": "int8", "async.mode": "fedbuff"},
