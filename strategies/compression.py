@@ -8,12 +8,13 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message, RecordDict
 from flwr.serverapp.strategy import Strategy
 
-from espalier.clients.messages.train import ARRAYS, CLIENT_HALF, TRAIN, only_arrays
+from espalier.clients.messages import begins_round, ends_round
+from espalier.clients.messages.learned import learned_in, model_sent
+from espalier.clients.messages.train import ARRAYS
 from espalier.clients.shared import text
 from espalier.clients.shared.arrays import record_of, to_record, to_weights
 from espalier.clients.shared.compression import Codec, compressed, decompressed
 from espalier.clients.shared.compression.updates import COMPRESSED, form_of_update
-from espalier.clients.shared.records import records_in
 
 from .edge_base import EdgeRounds
 from .edges import EdgeDecorator
@@ -44,26 +45,28 @@ class CompressedReplies(EdgeDecorator):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: MemberGrid
     ) -> Exchanges[Update]:
         """Run the edge's round with the models that its clients' updates make."""
-        return answered(self.edge.train_round(server_round, arrays, config, grid), self._read)
+        started: dict[int, ArrayRecord] = {}  # from which model, or blocks, each node
 
-    def _read(self, step: list[Message] | Together) -> Exchanges[Any]:
-        """Pass a step on; replies to messages hold models."""
-        answers = yield step
-        if isinstance(step, Together):
-            return answers
-        return [self._with_model(message, reply) for message, reply in zip(step, answers, strict=True)]
+        def read(step: list[Message] | Together) -> Exchanges[Any]:
+            """Pass a step on; replies that end a client's round hold models, or blocks."""
+            for message in [] if isinstance(step, Together) else step:
+                if begins_round(message.metadata.message_type):
+                    started[message.metadata.dst_node_id] = model_sent(message.content)
+            answers = yield step
+            if isinstance(step, Together):
+                return answers
+            return [self._with_model(started, *pair) for pair in zip(step, answers, strict=True)]
 
-    def _with_model(self, message: Message, reply: Message) -> Message:
-        if message.metadata.message_type != TRAIN or reply.has_error():
+        return answered(self.edge.train_round(server_round, arrays, config, grid), read)
+
+    def _with_model(self, started: Mapping[int, ArrayRecord], message: Message, reply: Message) -> Message:
+        if not ends_round(message.metadata.message_type) or reply.has_error():
             return reply
         try:
             content = reply.content
             update = record_of(content, COMPRESSED)
-            others = {n: r for n, r in records_in(content, ArrayRecord).items() if n not in (COMPRESSED, CLIENT_HALF)}
-            if len(others) != 1:
-                raise ValueError(f"beside its update are {len(others)} records of arrays, expected 1")
-            ((name, other),) = others.items()
-            model = decompressed(self._codec, other, update, only_arrays(message.content))
+            name, beside = learned_in(RecordDict({n: record for n, record in content.items() if n != COMPRESSED}))
+            model = decompressed(self._codec, beside, update, started[message.metadata.dst_node_id])
         except ValueError as error:
             return Message(Error(REJECTED, text.one_line(str(error))), reply_to=message)
         reply.content = RecordDict(

@@ -8,6 +8,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, 
 
 from ..half import Handler
 from ..messages.instruction import begins_round, ends_round
+from ..messages.learned import learned_in, model_sent
 from ..messages.secure import (
     SECURE_KEYS,
     SECURE_SEEN,
@@ -24,7 +25,6 @@ from ..messages.secure import (
     digest_of,
 )
 from ..messages.split_names import (
-    CLIENT_BLOCK,
     EVALUATE_FRONT,
     EVALUATE_OUTPUTS,
     QUERY_LABELS,
@@ -35,7 +35,7 @@ from ..messages.split_names import (
     SPLIT_LOCAL,
     SPLIT_STREAM,
 )
-from ..messages.train import CLIENT_HALF, NUM_EXAMPLES, TRAIN, TRAIN_LOSS, model_in_reply, only_arrays
+from ..messages.train import CLIENT_HALF, NUM_EXAMPLES, TRAIN, TRAIN_LOSS
 from ..shared.arrays import to_weights
 from ..shared.correction import Weights
 from ..shared.privacy import clipped
@@ -146,7 +146,7 @@ class SecureClient:
                 raise ValueError("its edge asks for an update without secure aggregation")
             instruction = digest_of(kind, message.content, self.terms.apart)
             _keep(context, _session(context).open(opening, self.terms, instruction))
-        sent = _model_sent(message.content) if begins_round(kind) else context.state.array_records[SENT]
+        sent = model_sent(message.content) if begins_round(kind) else context.state.array_records[SENT]
         if not ends_round(kind):
             context.state[SENT] = sent
             return reply
@@ -183,8 +183,7 @@ class _Learned:
     @classmethod
     def of(cls, content: RecordDict) -> "_Learned":
         """Find it in a reply to an instruction to train."""
-        blocks = content.array_records.get(CLIENT_BLOCK)
-        name, model = (CLIENT_BLOCK, blocks) if blocks is not None else model_in_reply(content)
+        name, model = learned_in(content)
         told = content.array_records.get(CLIENT_HALF, ArrayRecord())
         (metrics,) = content.metric_records.items()
         return cls(content, name, to_weights(model), to_weights(told), metrics)
@@ -205,12 +204,6 @@ class _Learned:
         rest = {n: record for n, record in self.content.items() if n not in (self.name, CLIENT_HALF, name)}
         kept = {} if whole else {name: MetricRecord({k: v for k, v in metrics.items() if k != TRAIN_LOSS})}
         return {**rest, **kept}
-
-
-def _model_sent(content: RecordDict) -> ArrayRecord:
-    """Return the model, or the blocks, that an instruction brings."""
-    blocks = content.array_records.get(CLIENT_BLOCK)
-    return only_arrays(content) if blocks is None else blocks
 
 
 def _session(context: Context) -> SecureSession:

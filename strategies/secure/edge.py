@@ -1,6 +1,6 @@
 """Secure aggregation in front of an edge: its strategy gets the average in the place of every model."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -8,9 +8,10 @@ from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord, Re
 from flwr.serverapp.strategy import Strategy
 
 from espalier.clients.messages import begins_round, ends_round
+from espalier.clients.messages.learned import model_sent
 from espalier.clients.messages.secure import MASKED, SECURE, digest_of
 from espalier.clients.messages.split_names import CLIENT_BLOCK
-from espalier.clients.messages.train import ARRAYS, CLIENT_HALF, METRICS, TRAIN, TRAIN_LOSS, only_arrays
+from espalier.clients.messages.train import ARRAYS, CLIENT_HALF, METRICS, TRAIN, TRAIN_LOSS
 from espalier.clients.shared.arrays import to_record
 from espalier.clients.shared.privacy import with_possible_variances
 from espalier.clients.shared.secure.fixed_point import Form, Total, in_form
@@ -132,7 +133,7 @@ class _Carrier:
         seed = derived_seed(own.seed, "neighbours", self._server_round)
         instruction = digest_of(messages[0].metadata.message_type, messages[0].content, own.terms.apart)
         self._round = SecureRound(self._server_round, nodes, own.terms, own.most_weight, seed, instruction)
-        self._sent = {_node_of(message): _model_in(message.content) for message in messages}
+        self._sent = {_node_of(message): model_sent(message.content) for message in messages}
         asked = self._round.ask_for_keys()
         self._round.take_keys(asked, (yield asked))
         asked = self._round.ask_for_shares()
@@ -188,11 +189,6 @@ class _Carrier:
 
 def _node_of(message: Message) -> int:
     return message.metadata.dst_node_id
-
-
-def _model_in(content: RecordDict) -> ArrayRecord:
-    blocks: Mapping[str, ArrayRecord] = content.array_records
-    return blocks[CLIENT_BLOCK] if CLIENT_BLOCK in blocks else only_arrays(content)
 
 
 def _without_opening(message: Message) -> None:

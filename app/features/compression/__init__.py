@@ -1,4 +1,4 @@
-"""Updates of whole models that go up in fewer bytes, from clients and from edges."""
+"""Updates of models that go up in fewer bytes, from clients and from edges."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -8,9 +8,9 @@ from espalier.app.features.compression import checks
 from espalier.app.features.compression.codecs import codec_of
 from espalier.app.features.compression.settings import Compression
 from espalier.app.features.feature import Feature, MakeEdge, MakeHierarchical, Part, Scene
+from espalier.clients.compression import CompressUpdates
 from espalier.clients.half import Outgoing
 from espalier.clients.shared.compression import Codec
-from espalier.clients.whole.compression import CompressUpdates
 from espalier.strategies.compression import CompressedReplies, CompressedUplinks, ReadUplinks, Uplinks
 
 

@@ -44,7 +44,7 @@ def _why_not_clients(case: Case) -> str:
     name = f"algorithm = {case.algorithm.text!r}"
     return first_reason(
         (not case.algorithm.trains_clients, ""),  # it has no use then, which is said elsewhere
-        (case.algorithm.splits, f"{name}, whose clients send blocks; mini-batches are compressed by stream.payload"),
+        (case.algorithm.splits and not case.split.tail_layer.is_none, "a tail-layer, which may keep its weights"),
         (case.algorithm.adds_gradients, f"{name}, whose clients send gradients"),
         (case.rule, "plans, which count the bits of whole models"),
     )

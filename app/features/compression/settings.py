@@ -10,7 +10,7 @@ from espalier.app.settings.section import Section, Tag
 
 
 class Compression(Section):
-    """Updates of whole models that go up in fewer bytes ([compression](compression.md))."""
+    """Updates of models that go up in fewer bytes ([compression](compression.md))."""
 
     name = "compress"
     tags = (Tag.TRAINS_CLIENTS,)

@@ -169,6 +169,65 @@ def test_edges_of_split_and_planned_algorithms_send_models_too(algorithm, tmp_pa
     assert sent[0] != sent[1]
 
 
+SPLIT = {"num-clients": 4, "local-epochs": 1, "batches-per-epoch": 2, "global-rounds": 2, "fine-tune-steps": 1}
+BY_MESSAGES, BY_STREAMS = {"split.transport": "messages"}, {"split.transport": "stream"}
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"algorithm": "sfl-v1"},
+        {"algorithm": "sfl-v1", **BY_MESSAGES, "cut-layer": "1,2"},
+        {"algorithm": "sfl-v2", **BY_STREAMS},
+        {"algorithm": "sl"},
+        {"algorithm": "sfl-v1", "stack": 4},
+        {"algorithm": "phsfl", "num-edges": 2, "edge-rounds": 2},
+        {"algorithm": "cse-fsl"},
+        {"algorithm": "fsl-sage", "fsl-sage.fit-steps": 2},
+        {"algorithm": "hsfl-feddyn", "num-edges": 2},
+    ],
+    ids=str,
+)
+def test_blocks_of_split_models_are_compressed_too(settings, tmp_path):
+    plain = run_app(tmp_path / "plain", **SPLIT, **settings)
+    every = run_app(tmp_path / "every", **SPLIT, **settings, **{"compress.client": "top-k(share=1)"})
+    assert same_weights(plain, every)
+    half = run_app(tmp_path / "half", **SPLIT, **settings, **{"compress.client": "float16"})
+    assert not same_weights(plain, half)
+    assert max(float((weights(half)[name] - own).abs().max()) for name, own in weights(plain).items()) < 0.01
+    assert [summary(run)["replies_left_out"] for run in (every, half)] == [0, 0]
+    up, down = ([lines(run, "global")[-1]["bytes"] for run in (plain, half)], "downlink")
+    tier = list(up[0])[-1]
+    assert up[1][tier]["uplink"]["client-block"] < 0.55 * up[0][tier]["uplink"]["client-block"]
+    assert up[1][tier][down] == up[0][tier][down]
+    assert {k: v for k, v in up[1][tier]["uplink"].items() if k != "client-block"} == {
+        k: v for k, v in up[0][tier]["uplink"].items() if k != "client-block"
+    }
+
+
+CUT = SPLIT | {"algorithm": "hsfl", "num-edges": 2, "compress.client": "top-k(share=0.1)", "global-rounds": 3}
+
+
+@pytest.fixture(scope="module")
+def cut(tmp_path_factory):
+    return run_app(tmp_path_factory.mktemp("cut") / "run", **CUT)
+
+
+def test_a_resumed_run_of_split_models_goes_on_with_what_was_left_out(cut, tmp_path):
+    begun = run_app(tmp_path / "begun", **CUT | {"global-rounds": 1})
+    assert main([f"resume={begun}", "global-rounds=3"]) == 0
+    assert same_weights(cut, begun)
+
+
+def test_split_clients_that_know_nothing_but_their_state_send_the_same_bits(cut):
+    config = config_of(**CUT, **BY_MESSAGES)
+    grid = engine_of(config, client_app=lambda m, c: make_client_app(client_task)(m, c)).grid
+    start = ArrayRecord(build_task(config).new_model().state_dict())
+    *_, last = federation_of(config, grid).hierarchical.rounds(grid, start, 3)
+    found, expected = last.arrays.to_torch_state_dict(), weights(cut)
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+
+
 def lying(how):
     """Return a ClientApp whose client 2 changes the record of its update."""
     app = make_client_app(client_task)

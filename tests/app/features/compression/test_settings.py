@@ -55,7 +55,10 @@ def test_codecs_take_arguments():
         ({"compress.client": "none(a=1)"}, "did you mean 'none'"),
         ({"compress.client": "no_such_module:Own"}, "what can be imported"),
         ({"compress.client": f"{__name__}:make_nothing"}, "what makes an espalier.clients.shared.compression.Codec"),
-        ({"compress.client": "int8", "algorithm": "hsfl"}, "'none' for algorithm = 'hsfl', whose clients send blocks"),
+        (
+            {"compress.client": "int8", "algorithm": "phsfl", "tail-layer": "head"},
+            "'none' for a tail-layer, which may keep its weights",
+        ),
         (
             {"compress.client": "int8", "algorithm": "rawhfl"},
             "'none' for algorithm = 'rawhfl', whose clients send",

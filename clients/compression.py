@@ -1,0 +1,56 @@
+"""What a client does to the model that it sends: its update is compressed, and what is left out is kept."""
+
+from dataclasses import dataclass
+
+from flwr.app import ConfigRecord, Context, Message, RecordDict
+
+from .memory import keep, kept
+from .messages import begins_round, ends_round
+from .messages.learned import learned_in, model_sent
+from .messages.train import SERVER_ROUND
+from .randomness import client_generator
+from .shared.compression import Codec, compressed
+from .shared.compression.updates import COMPRESSED
+from .shared.records import records_in
+from .task import ClientTask
+
+# Records of a node's state.
+ERRORS = "compression-errors"
+START = "compression-start"  # of a round that another message ends
+
+
+@dataclass(frozen=True)
+class CompressUpdates:
+    """Compresses what was learned in a round, a model or blocks, in the reply that brings it; others stay as they are.
+
+    Parameters
+    ----------
+    codec : Codec
+        Writes updates.
+    """
+
+    codec: Codec
+
+    def __call__(self, reply: Message, message: Message, context: Context, task: ClientTask) -> Message:
+        """Return the reply as it travels; ValueError if the model is not of the form of the one that was sent."""
+        kind = message.metadata.message_type
+        begins, ends = begins_round(kind), ends_round(kind)
+        if not (begins or ends) or reply.has_error():
+            return reply
+        start = model_sent(message.content) if begins else context.state.array_records[START]
+        if not ends:
+            context.state[START] = start
+            return reply
+        context.state.pop(START, None)
+        name, model = learned_in(reply.content)
+        draws = client_generator(task.seed, task.partition_id, _round_of(message), "compression")
+        made = compressed(self.codec, model, start, kept(context, ERRORS), draws)
+        if self.codec.keeps_errors:
+            keep(context, made.errors, ERRORS)
+        reply.content = RecordDict({**reply.content, name: made.beside, COMPRESSED: made.update})
+        return reply
+
+
+def _round_of(message: Message) -> int:
+    config = next(iter(records_in(message.content, ConfigRecord).values()), ConfigRecord())
+    return int(config.get(SERVER_ROUND, 0))  # type: ignore[arg-type]
