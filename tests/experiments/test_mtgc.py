@@ -1,0 +1,63 @@
+"""MTGC's comparison: a partition at two levels with clients of one size, and a table of what is recorded."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from espalier.app.sweeps.grid import planned_runs, read_sweep
+from experiments import mtgc
+from experiments.mtgc import SHOWN, main, of_seeds, rounds_to, two_level
+from experiments.recorded_rounds import RoundLine
+from experiments.recorded_runs import write_lines
+
+ROOT = Path(__file__).parents[2]
+LABELS = np.repeat(np.arange(10), 5000)
+
+
+def line(row, seed, number, accuracy):
+    return RoundLine(row, seed, number, accuracy, 1000 * number, "abc", "a machine, 2 cores")
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_clients_have_one_size_and_classes_are_skewed_at_both_levels(seed):
+    parts = two_level(LABELS, 100, 10, seed)
+    assert sorted(np.concatenate(parts)) == list(range(len(LABELS)))
+    assert {len(part) for part in parts} == {500}
+    counts = np.array([np.bincount(LABELS[part], minlength=10) for part in parts])
+    edges = counts.reshape(10, 10, 10).sum(axis=1)
+    assert (edges.sum(axis=1) == 5000).all()
+    # Of Dir(0.1) over ten classes the largest share is 0.66 in the mean; sums of one size leave less of it.
+    assert 0.3 < (edges.max(axis=1) / 5000).mean() < 0.7
+    assert 0.6 < (counts.max(axis=1) / 500).mean() < 0.95
+    again = two_level(LABELS, 100, 10, seed)
+    assert all(np.array_equal(a, b) for a, b in zip(parts, again, strict=True))
+
+
+def test_sizes_that_do_not_divide_leave_nobody_and_nothing_out():
+    parts = two_level(LABELS[:49_973], 100, 10, 1)
+    assert sorted(np.concatenate(parts)) == list(range(49_973))
+    assert min(map(len, parts)) == 499
+
+
+def test_the_sweep_has_the_rows_of_the_table():
+    files = [ROOT / "experiments/mtgc-cifar10.toml", ROOT / "experiments/sweeps/mtgc-rows.toml"]
+    runs = planned_runs(read_sweep([*map(str, files), "data-dir=images"]))
+    assert sorted((run.chosen["case"], run.settings["seed"]) for run in runs) == sorted(
+        (row, seed) for row in SHOWN for seed in range(3)
+    )
+    for run in runs:
+        name = mtgc.ROWS[run.settings["algorithm"]]
+        assert run.chosen["case"] == (name if run.settings["edge-strategy"] == "FedAvg" else mtgc.FEDPROX)
+
+
+def test_rounds_are_counted_to_the_first_that_is_there(tmp_path, capsys):
+    rounds = [line("MTGC", 0, 1, 0.2), line("MTGC", 0, 2, 0.31), line("MTGC", 0, 3, 0.29)]
+    assert [rounds_to(target, rounds) for target in (0.2, 0.3, 0.35)] == [1, 2, None]
+    assert [of_seeds(found) for found in ([4], [4, 6], [None, 3, None])] == ["4.0", "5.0±1.4", "1 of 3 seeds"]
+    write_lines(RoundLine, tmp_path / "runs.csv", [*rounds, line("HFedAvg", 0, 3, 0.36)])
+    main(["--csv", str(tmp_path / "runs.csv")])
+    assert capsys.readouterr().out.splitlines()[2:] == [
+        "| HFedAvg | 3.0 | 3.0 | 0.360 | 0.360 |",
+        "| MTGC | 2.0 | 0 of 1 seeds | 0.290 | 0.310 |",
+    ]
