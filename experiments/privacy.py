@@ -444,25 +444,47 @@ MEASURES = (
     (FEATURE_GRADIENT, NEIGHBOUR, "feature gradients"),
     (FEATURE_GRADIENT, TRIED, "labels found"),
 )
-Place = tuple[str, int, str]  # algorithm, cut and tail
+SHOWN = "hsfl"  # the algorithm that the tables show; the others send the same things
+
+
+def percents(rows: Sequence[Row], what: str, measure: str) -> tuple[float, ...]:
+    """Return the shares of the first and of the last round in per cent, means over the seeds; nothing for none."""
+    own = [row for row in rows if (row["what"], row["measure"]) == (what, measure)]
+    return tuple(fmean(100 * row["share"] for row in own if row["round"] == when) for when in (FIRST, LAST) if own)
 
 
 def cell(rows: Sequence[Row], what: str, measure: str) -> str:
-    """Return the shares of the first and of the last round in per cent, means over the seeds; a dash for none."""
-    own = [row for row in rows if (row["what"], row["measure"]) == (what, measure)]
-    shares = [[100 * row["share"] for row in own if row["round"] == when] for when in (FIRST, LAST)]
-    return f"{fmean(shares[0]):.0f}, {fmean(shares[1]):.0f}" if own else "-"
+    """Return both shares; a dash for none."""
+    return ", ".join(f"{share:.0f}" for share in percents(rows, what, measure)) or "-"
+
+
+def places_of(rows: Sequence[Row], algorithm: str) -> dict[tuple[int, str], list[Row]]:
+    """Return the rows of an algorithm whose payloads are as they are, by cut and tail."""
+    places: dict[tuple[int, str], list[Row]] = {}
+    for row in rows:
+        if (row["algorithm"], row["payload"]) == (algorithm, PAYLOADS[0]):
+            places.setdefault((row["cut"], row["tail"]), []).append(row)
+    return places
 
 
 def print_places(rows: Sequence[Row]) -> None:
-    """Print a line for each algorithm and place of the cuts, with a column for each thing that travels."""
-    print("| algorithm | cut | tail | " + " | ".join(title for *_, title in MEASURES) + " |")
-    print("|" + "---|" * (3 + len(MEASURES)))
-    places: list[Place] = list(dict.fromkeys((row["algorithm"], row["cut"], row["tail"]) for row in rows))
-    for place in places:
-        own = [row for row in rows if (row["algorithm"], row["cut"], row["tail"]) == place]
-        cells = [cell([row for row in own if row["payload"] == PAYLOADS[0]], *what) for *what, _ in MEASURES]
-        print("| " + " | ".join(map(str, place)) + " | " + " | ".join(cells) + " |")
+    """Print a line for each place of the cuts, with a column for each thing that travels, and how far others are."""
+    print("| cut | tail | " + " | ".join(title for *_, title in MEASURES) + " |")
+    print("|" + "---|" * (2 + len(MEASURES)))
+    shown, others = places_of(rows, SHOWN), sorted({row["algorithm"] for row in rows} - {SHOWN})
+    for place, own in shown.items():
+        print("| " + " | ".join(map(str, [*place, *(cell(own, *what) for *what, _ in MEASURES)])) + " |")
+    differences = [
+        abs(theirs - its)
+        for algorithm in others
+        for place, own in places_of(rows, algorithm).items()
+        if place in shown
+        for *what, _ in MEASURES
+        for theirs, its in zip(percents(own, *what), percents(shown[place], *what), strict=True)
+    ]
+    if differences:
+        names = ", ".join(f"`{name}`" for name in others)
+        print(f"\nThe figures of {names} differ by {max(differences):.0f} at most.")
 
 
 def print_payloads(rows: Sequence[Row]) -> None:

@@ -32,6 +32,7 @@ def test_the_tables_of_the_docs_are_those_of_the_recorded_runs(setting, capsys):
     known = [line for part in parts for line in part.splitlines() if line.startswith("pixels ")]
     assert known
     assert [line for line in known if f"({line}):" not in text] == []
+    assert [part for part in parts if part.startswith("The figures of ") and f"\n{part.strip()}\n" not in text] == []
 
 
 @pytest.mark.parametrize("setting", privacy.SETTINGS)
