@@ -13,6 +13,7 @@ from .gradients import Gradients, compute_gradients
 from .half import PLAIN, ClientHalf, Outgoing
 from .messages.train import ACCURACY, LOSS
 from .randomness import client_generator
+from .shared.arithmetic import AS_USUAL, Arithmetic
 from .shared.nested import map_tensors, rows_on, tensors_of
 
 MakeOptimizer = Callable[[list[nn.Parameter], float], torch.optim.Optimizer]
@@ -69,6 +70,8 @@ class LocalTraining:
         A pass over the data leaves out its last mini-batch if that is smaller than the others.
     schedule : Callable[[float, int], float], optional (default: None)
         The learning rate in a round, by `learning_rate` and the round. None: the same in all.
+    arithmetic : Arithmetic (default: float32, as PyTorch lays images out)
+        How models compute.
     """
 
     local_epochs: int = 1
@@ -80,6 +83,7 @@ class LocalTraining:
     weight_decay: float = 0.0
     drop_last: bool = False
     schedule: Callable[[float, int], float] | None = None
+    arithmetic: Arithmetic = AS_USUAL
 
     def num_steps(self, num_examples: int) -> int:
         """Return the number of mini-batches in a round of a client with so many examples."""

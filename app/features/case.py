@@ -186,6 +186,8 @@ class Case(Section):
             (self.has_clients_in_workers, self.no_edge_in_a_worker),
             (fuses_no_steps, "side by side train whole models, and in SFL-V1, HSFL and PHSFL halves by fused steps"),
             (not algorithm.trains_clients, self.trains_no_clients),
+            (self.train.precision == "bfloat16", "train.precision = 'bfloat16'"),
+            (self.train.channels_last, "train.channels-last = true"),
         )
 
     def _why_in_turn(self, stack: int) -> str:

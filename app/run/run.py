@@ -97,7 +97,7 @@ def _checked(config: RunConfig, results_parent: Path) -> Path:
         logger.warning("%s = %r has no effect: %s", key, given[key], reason)
     for key, reason in falling_short(config).items():
         logger.warning("%s = %r: %s", key, given[key], reason)
-    set_up_torch(config.device, config.train.torch_threads)
+    set_up_torch(config.device, config.train.torch_threads, config.train.precision)
     title = title_of(config.algorithm, config.data, config.seed)
     path = ResultsFolder.path_for(config.output_dir, results_parent, title)
     if not config.resume:

@@ -275,6 +275,15 @@ class TrainSettings(Section):
     """
     torch_threads: Annotated[int, Field(gt=0, le=1024)] = 1
     """PyTorch threads per process. Another number can change the last bits of a result."""
+    precision: Literal["float32", "tf32", "bfloat16"] = "float32"
+    """How blocks of models multiply: in `"float32"`; in `"bfloat16"`, with 8 bits of mantissa, by PyTorch's [automatic
+    mixed precision](https://docs.pytorch.org/docs/stable/amp.html); on a GPU in `"tf32"`, with 11. Weights, and what
+    goes from block to block, stay float32 ([what it gives](benchmarks.md#narrower-numbers)).
+    """
+    channels_last: bool = False
+    """`true`: the channels of a pixel lie together in memory, which is faster for most convolutions and changes last
+    bits.
+    """
     cuda_graph: Annotated[bool, Tag.OWN_AT_EDGES, Tag.HOW] = False
     """`true`: where a GPU trains the whole models of clients one after the other, the gradients of mini-batches of
     `batch-size` examples are recorded once as a [CUDA

@@ -219,7 +219,7 @@ class AdaptedTask(Task):
             model = self.own.model()
         if not isinstance(model, nn.Module):
             raise self.refused(f"one whose model() returns an nn.Module, not a {type(model).__name__}")
-        return model
+        return self.training.arithmetic.of(model)
 
     def example_input(self) -> Any:
         """Return the first example of the server's test pool, as the model takes it."""

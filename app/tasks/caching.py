@@ -99,7 +99,7 @@ class CachingTask(Task):
 
     def new_model(self) -> nn.Sequential:
         """Return the paper's network with the initial weights that the seed gives."""
-        return caching_mlp(self.seed, num_contents=NUM_CONTENTS)
+        return self.training.arithmetic.of(caching_mlp(self.seed, num_contents=NUM_CONTENTS))
 
     def example_input(self) -> Tensor:
         """Return blank features of a request."""

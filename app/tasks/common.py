@@ -8,6 +8,7 @@ import torch.utils.deterministic
 
 from espalier.app.ground.errors import bad_value
 from espalier.app.settings.sections import TrainSettings
+from espalier.clients.shared.arithmetic import Arithmetic
 from espalier.clients.task import ClientTask, LocalTraining
 
 
@@ -18,7 +19,7 @@ def compute_device(device: str) -> torch.device:
     return torch.device("cpu" if device == "cpu" or not torch.cuda.is_available() else "cuda")
 
 
-def set_up_torch(device: str, threads: int) -> None:
+def set_up_torch(device: str, threads: int, precision: str = "float32") -> None:
     """Let torch compute in this process as the config says: with its threads, and with the same bits each time.
 
     A GPU would otherwise add in the order in which its threads come, and round inputs of convolutions to TF32's 10
@@ -27,16 +28,20 @@ def set_up_torch(device: str, threads: int) -> None:
     Raises
     ------
     UserError
-        If `device` names a GPU and there is none.
+        If `device` names a GPU and there is none, or `precision` needs one.
     """
     torch.set_num_threads(threads)
     on_gpu = compute_device(device).type == "cuda"
+    if precision == "tf32" and not on_gpu:
+        raise bad_value("train.precision", precision, "'float32' or 'bfloat16' without a GPU")
     torch.set_deterministic_debug_mode("warn" if on_gpu else "default")
     if on_gpu:
         # cuBLAS reads it when it is first used, and repeats its bits only with one of these workspaces.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
-        torch.backends.cudnn.conv.fp32_precision = "ieee"  # type: ignore[attr-defined]
+        rounds = "tf32" if precision == "tf32" else "ieee"
+        torch.backends.cudnn.conv.fp32_precision = rounds  # type: ignore[attr-defined]
+        torch.backends.cuda.matmul.fp32_precision = rounds
 
 
 def room_for_examples(device: torch.device) -> int:
@@ -62,4 +67,5 @@ def local_training(train: TrainSettings, schedule: Callable[[float, int], float]
         weight_decay=train.weight_decay,
         drop_last=train.drop_last,
         schedule=schedule,
+        arithmetic=Arithmetic(train.precision == "bfloat16", train.channels_last),
     )

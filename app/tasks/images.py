@@ -193,7 +193,7 @@ class ImageTask(Task):
 
     def new_model(self) -> nn.Module:
         """Return the model with the initial weights that the seed gives."""
-        return self.model_for(self.image_shape, self.num_classes)
+        return self.training.arithmetic.of(self.model_for(self.image_shape, self.num_classes))
 
     def model_for(self, image_shape: tuple[int, int, int], num_classes: int) -> nn.Module:
         """Return the model for images of some shape."""

@@ -131,7 +131,7 @@ class EdgeApp:
 
     @cached_property
     def _task_and_model(self) -> tuple[Task, nn.Module]:
-        set_up_torch(self._config.device, self._config.train.torch_threads)
+        set_up_torch(self._config.device, self._config.train.torch_threads, self._config.train.precision)
         task = build_task(self._config)
         return task, task.new_model()
 

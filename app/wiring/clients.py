@@ -89,7 +89,7 @@ class ClientTasks:
     """
 
     def __init__(self, config: RunConfig) -> None:
-        set_up_torch(config.device, config.train.torch_threads)
+        set_up_torch(config.device, config.train.torch_threads, config.train.precision)
         self.config, self._num_clients = config, config.federation.num_clients
         device = compute_device(config.device)
         self._task = build_task(config)
