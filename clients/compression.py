@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 
-from .memory import keep, kept
-from .messages import begins_round, ends_round
-from .messages.learned import learned_in, model_sent
+from .memory import keep, kept, start_of_round
+from .messages.instruction import ends_round
+from .messages.learned import learned_in
 from .messages.train import SERVER_ROUND
 from .randomness import client_generator
 from .shared.compression import Codec, compressed
@@ -14,9 +14,7 @@ from .shared.compression.updates import COMPRESSED
 from .shared.records import records_in
 from .task import ClientTask
 
-# Records of a node's state.
-ERRORS = "compression-errors"
-START = "compression-start"  # of a round that another message ends
+ERRORS = "compression-errors"  # a record of a node's state
 
 
 @dataclass(frozen=True)
@@ -33,15 +31,9 @@ class CompressUpdates:
 
     def __call__(self, reply: Message, message: Message, context: Context, task: ClientTask) -> Message:
         """Return the reply as it travels; ValueError if the model is not of the form of the one that was sent."""
-        kind = message.metadata.message_type
-        begins, ends = begins_round(kind), ends_round(kind)
-        if not (begins or ends) or reply.has_error():
+        start = start_of_round(message, context)
+        if start is None or not ends_round(message.metadata.message_type) or reply.has_error():
             return reply
-        start = model_sent(message.content) if begins else context.state.array_records[START]
-        if not ends:
-            context.state[START] = start
-            return reply
-        context.state.pop(START, None)
         name, model = learned_in(reply.content)
         draws = client_generator(task.seed, task.partition_id, _round_of(message), "compression")
         made = compressed(self.codec, model, start, kept(context, ERRORS), draws)

@@ -2,21 +2,39 @@
 
 from collections.abc import Mapping
 
-from flwr.app import ArrayRecord, Context
+from flwr.app import ArrayRecord, Context, Message
 from torch import Tensor
 
+from .messages.instruction import begins_round, ends_round
+from .messages.learned import begins_with_model, start_in
 from .shared.arrays import to_record, to_weights
 from .shared.records import records_in
 
 # Records of a node's state.
 KEPT = "kept"  # of a rule, see `espalier.clients.shared.local_round.Done`
 OWN_WEIGHTS = "own-weights"  # that never leave the client
+START = "round-start"  # what a round that is under way began from
 
 
 def kept(context: Context, record: str = KEPT) -> dict[str, Tensor]:
     """Return what the client keeps, nothing before its first round."""
     arrays = records_in(context.state, ArrayRecord).get(record)
     return {} if arrays is None else to_weights(arrays)
+
+
+def start_of_round(message: Message, context: Context) -> ArrayRecord | None:
+    """Return the model, or the blocks, that a client's round began from; None where none began with such.
+
+    It is kept from the message that begins a round to the one that ends it.
+    """
+    if begins_round(message.metadata.message_type):
+        context.state.pop(START, None)
+    if begins_with_model(message):
+        context.state[START] = start_in(message.content)
+    start = records_in(context.state, ArrayRecord).get(START)
+    if start is not None and ends_round(message.metadata.message_type):
+        del context.state[START]
+    return start
 
 
 def keep(context: Context, weights: Mapping[str, Tensor] | None, record: str = KEPT) -> None:

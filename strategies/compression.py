@@ -8,8 +8,8 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message, RecordDict
 from flwr.serverapp.strategy import Strategy
 
-from espalier.clients.messages import begins_round, ends_round
-from espalier.clients.messages.learned import learned_in, model_sent
+from espalier.clients.messages import ends_round
+from espalier.clients.messages.learned import begins_with_model, learned_in, start_in
 from espalier.clients.messages.train import ARRAYS
 from espalier.clients.shared import text
 from espalier.clients.shared.arrays import record_of, to_record, to_weights
@@ -45,28 +45,29 @@ class CompressedReplies(EdgeDecorator):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: MemberGrid
     ) -> Exchanges[Update]:
         """Run the edge's round with the models that its clients' updates make."""
-        started: dict[int, ArrayRecord] = {}  # from which model, or blocks, each node
+        begun: dict[int, Message] = {}  # what each node's round began with
 
         def read(step: list[Message] | Together) -> Exchanges[Any]:
             """Pass a step on; replies that end a client's round hold models, or blocks."""
             for message in [] if isinstance(step, Together) else step:
-                if begins_round(message.metadata.message_type):
-                    started[message.metadata.dst_node_id] = model_sent(message.content)
+                if begins_with_model(message):
+                    begun[message.metadata.dst_node_id] = message
             answers = yield step
             if isinstance(step, Together):
                 return answers
-            return [self._with_model(started, *pair) for pair in zip(step, answers, strict=True)]
+            return [self._with_model(begun, *pair) for pair in zip(step, answers, strict=True)]
 
         return answered(self.edge.train_round(server_round, arrays, config, grid), read)
 
-    def _with_model(self, started: Mapping[int, ArrayRecord], message: Message, reply: Message) -> Message:
-        if not ends_round(message.metadata.message_type) or reply.has_error():
+    def _with_model(self, begun: Mapping[int, Message], message: Message, reply: Message) -> Message:
+        first = begun.get(message.metadata.dst_node_id)
+        if first is None or not ends_round(message.metadata.message_type) or reply.has_error():
             return reply
         try:
             content = reply.content
             update = record_of(content, COMPRESSED)
             name, beside = learned_in(RecordDict({n: record for n, record in content.items() if n != COMPRESSED}))
-            model = decompressed(self._codec, beside, update, started[message.metadata.dst_node_id])
+            model = decompressed(self._codec, beside, update, start_in(first.content))
         except ValueError as error:
             return Message(Error(REJECTED, text.one_line(str(error))), reply_to=message)
         reply.content = RecordDict(
@@ -181,8 +182,8 @@ class CompressedUplinks:
         self._errors = dict(state)
 
 
-class ReadUplinks(PlainUplinks):
-    """Edges' updates have come up compressed, from hosts of their own, and are read: what travelled is counted.
+class CountedUplinks(PlainUplinks):
+    """Edges' models have come up compressed, from hosts of their own, and were read: what travelled is counted.
 
     Parameters
     ----------

@@ -137,7 +137,7 @@ def payload_bytes(message_type: str, content: RecordDict) -> dict[str, int]:
         elif isinstance(record, ArrayRecord):
             of_half = name in (EDGE_HALF, CLIENT_HALF)
             is_model = (message_type == TRAIN and not of_half) or (message_type == TRAIN_ACCUMULATED and name == ARRAYS)
-            name = CLIENT_BLOCK if name == COMPRESSED else name
+            name = CLIENT_BLOCK if name == COMPRESSED and CLIENT_BLOCK in content else name
             kind = "model" if is_model else name if name in KINDS else OTHER
         else:
             kind = "config" if isinstance(record, ConfigRecord) else "metrics"

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from logging import getLogger
 from typing import Any
 
@@ -30,10 +31,11 @@ from espalier.app.tiers.wire import (
 )
 from espalier.clients.messages.edge import EVALUATE_EDGE, QUERY_EDGE, TRAIN_EDGE, TRAIN_EDGE_HEADS
 from espalier.clients.messages.train import ACCURACY, LOSS
-from espalier.strategies import EdgeOutcome, Evaluation, Hierarchical, Profile, Round
+from espalier.strategies import EdgeOutcome, Evaluation, Failure, Hierarchical, Profile, Round
 from espalier.strategies.compression import PlainUplinks, Uplinks
 from espalier.strategies.deadline import Deadline
 from espalier.strategies.exchange import Conversations, Exchanges
+from espalier.strategies.outcomes import EVERYBODY
 from espalier.strategies.profiles import clients_by_node
 from espalier.strategies.split import FineTuning, Personalised
 from espalier.strategies.views import MemberGrid
@@ -180,14 +182,17 @@ class EdgeRun:
         logger.info("global round %d: started", number)
         rounds = self._hierarchical.train_edge(self.name, number, request["arrays"], request["config"], self._grid)
         outcome: EdgeOutcome = self._converse(rounds)
+        sent = None
+        if outcome.arrays is not None:
+            try:
+                sent = self._uplinks.carried(self.name, number, request["arrays"], outcome.arrays).sent
+            except ValueError as error:
+                outcome = _without_model(outcome, str(error))
         took_part = {node_id for update in outcome.updates for node_id in update.participants}
         logger.info("global round %d: done, %d of %d clients took part", number, len(took_part), len(self._profiles))
         counts, seconds = self._meter.drain(), self._seconds.drain({self.name: outcome.seconds})[self.name]
         plans = self._world.edges[self.name].take_rounds() if self._world else []
         self._report_round(number, outcome, counts, [report for _, report in plans])
-        sent = None
-        if outcome.arrays is not None:
-            sent = self._uplinks.carried(self.name, number, request["arrays"], outcome.arrays).sent
         return outcome_to_wire(outcome, sent, self._client_of) | self._rest(counts, plans, seconds)
 
     def _evaluate(self, request: Wire) -> Wire:
@@ -276,3 +281,10 @@ class EdgeRun:
             if self._is_unwritable:
                 logger.warning("%s: can be written again, and lacks what came meanwhile", self._folder.path)
             self._is_unwritable = False
+
+
+def _without_model(outcome: EdgeOutcome, why: str) -> EdgeOutcome:
+    """Return an edge's rounds of which no model comes up."""
+    *others, last = [replace(update, arrays=None) for update in outcome.updates]
+    last = replace(last, failures=[*last.failures, Failure(EVERYBODY, why)])
+    return replace(outcome, arrays=None, updates=[*others, last])

@@ -209,8 +209,10 @@ class ClientPlan:
 
 def only_arrays(content: RecordDict) -> ArrayRecord:
     """Return the model in a message, under whatever name; ValueError if it has none or several."""
-    (arrays,) = (r for name, r in content.items() if isinstance(r, ArrayRecord) and name != EDGE_HALF)
-    return arrays
+    models = [r for name, r in content.items() if isinstance(r, ArrayRecord) and name != EDGE_HALF]
+    if len(models) != 1:
+        raise ValueError(f"it holds {len(models)} models, expected 1")
+    return models[0]
 
 
 def model_in_reply(content: RecordDict) -> tuple[str, ArrayRecord]:

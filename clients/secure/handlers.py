@@ -7,8 +7,9 @@ from typing import Final
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 
 from ..half import Handler
+from ..memory import start_of_round
 from ..messages.instruction import begins_round, ends_round
-from ..messages.learned import learned_in, model_sent
+from ..messages.learned import learned_in
 from ..messages.secure import (
     SECURE_KEYS,
     SECURE_SEEN,
@@ -47,7 +48,6 @@ from .session import NO_SIGNERS, UNSIGNED, SecureSession
 
 # Records of a node's state, which never travel.
 SESSION: Final = "secure-session"
-SENT: Final = "secure-sent"
 
 
 def refuse(message: Message, context: Context, task: ClientTask) -> Message:
@@ -146,10 +146,11 @@ class SecureClient:
                 raise ValueError("its edge asks for an update without secure aggregation")
             instruction = digest_of(kind, message.content, self.terms.apart)
             _keep(context, _session(context).open(opening, self.terms, instruction))
-        sent = model_sent(message.content) if begins_round(kind) else context.state.array_records[SENT]
+        sent = start_of_round(message, context)
         if not ends_round(kind):
-            context.state[SENT] = sent
             return reply
+        if sent is None:
+            raise ValueError("no round has begun")
         session, found = _session(context), _Learned.of(reply.content)
         start = to_weights(sent)
         model = clipped(found.model, {name: start[name] for name in found.model}, self.update_norm)
@@ -158,7 +159,6 @@ class SecureClient:
         part = Part(model, weight, found.loss, found.told)
         session, masked = session.mask(part, Form(start, told, without), self.terms)
         _keep(context, session)
-        context.state.pop(SENT, None)
         made = MaskedReply(masked, told, without, found.loss is not None).to_records()
         reply.content = RecordDict({**found.left(whole=kind == TRAIN), **made})
         return reply

@@ -8,7 +8,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord, Re
 from flwr.serverapp.strategy import Strategy
 
 from espalier.clients.messages import begins_round, ends_round
-from espalier.clients.messages.learned import model_sent
+from espalier.clients.messages.learned import start_in
 from espalier.clients.messages.secure import MASKED, SECURE, digest_of
 from espalier.clients.messages.split_names import CLIENT_BLOCK
 from espalier.clients.messages.train import ARRAYS, CLIENT_HALF, METRICS, TRAIN, TRAIN_LOSS
@@ -133,7 +133,7 @@ class _Carrier:
         seed = derived_seed(own.seed, "neighbours", self._server_round)
         instruction = digest_of(messages[0].metadata.message_type, messages[0].content, own.terms.apart)
         self._round = SecureRound(self._server_round, nodes, own.terms, own.most_weight, seed, instruction)
-        self._sent = {_node_of(message): model_sent(message.content) for message in messages}
+        self._sent = {_node_of(message): start_in(message.content) for message in messages}
         asked = self._round.ask_for_keys()
         self._round.take_keys(asked, (yield asked))
         asked = self._round.ask_for_shares()

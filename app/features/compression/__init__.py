@@ -11,7 +11,7 @@ from espalier.app.features.feature import Feature, MakeEdge, MakeHierarchical, P
 from espalier.clients.compression import CompressUpdates
 from espalier.clients.half import Outgoing
 from espalier.clients.shared.compression import Codec
-from espalier.strategies.compression import CompressedReplies, CompressedUplinks, ReadUplinks, Uplinks
+from espalier.strategies.compression import CompressedReplies, CompressedUplinks, CountedUplinks, Uplinks
 
 
 def codec_of_clients(case: Case) -> Codec | None:
@@ -64,7 +64,7 @@ def part_of(scene: Scene) -> CompressingEdges | None:
     case = scene.case
     if not (codec := codec_of_edges(case)):
         return None
-    return CompressingEdges(CompressedUplinks(codec, case.seed) if case.here.is_whole else ReadUplinks(codec))
+    return CompressingEdges(CompressedUplinks(codec, case.seed) if case.here.is_whole else CountedUplinks(codec))
 
 
 COMPRESSION = Feature(

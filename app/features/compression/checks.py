@@ -13,7 +13,7 @@ FORGETFUL = "an edge on a host of its own keeps nothing between rounds, such as 
 
 
 def check(case: Case) -> None:
-    """Refuse codecs that can't be made, and those where no whole models, or others' plans of them, go up."""
+    """Refuse codecs that can't be made, and those where no models go up that a receiver knows the start of."""
     own = case[Compression]
     for spec, why in ((own.client, _why_not_clients(case)), (own.edge, _why_not_edges(case))):
         if codec_of(spec) and why:
@@ -44,7 +44,7 @@ def _why_not_clients(case: Case) -> str:
     name = f"algorithm = {case.algorithm.text!r}"
     return first_reason(
         (not case.algorithm.trains_clients, ""),  # it has no use then, which is said elsewhere
-        (case.algorithm.splits and not case.split.tail_layer.is_none, "a tail-layer, which may keep its weights"),
+        (case.algorithm.freezes_head and not case.split.tail_layer.is_none, f"{name}, whose tail keeps its weights"),
         (case.algorithm.adds_gradients, f"{name}, whose clients send gradients"),
         (case.rule, "plans, which count the bits of whole models"),
     )

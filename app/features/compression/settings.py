@@ -16,7 +16,7 @@ class Compression(Section):
     tags = (Tag.TRAINS_CLIENTS,)
 
     client: Annotated[ObjectSpec, BeforeValidator(parse_client_codec)] = parse_client_codec(NONE)
-    """What clients' updates travel as: `"none"`: whole models; `"float16"`; `"int8"`; `"qsgd(levels=7, bucket=512)"`;
+    """What clients' updates travel as: `"none"`: as they are; `"float16"`; `"int8"`; `"qsgd(levels=7, bucket=512)"`;
     `"top-k(share=0.1)"`, with error feedback; or a codec of your own: `"package.module:NAME(...)"`.
     """
     edge: Annotated[ObjectSpec, BeforeValidator(parse_edge_codec)] = parse_edge_codec(NONE)

@@ -73,7 +73,7 @@ def compressed(
         error = errors[name].reshape(-1) if name in errors else torch.zeros_like(values)
         # Not values + 0 where nothing was left out: -0.0 would lose its sign.
         wanted = values + error if bool(error.any()) else values
-        parts.append(_checked_part(codec, codec.encode(wanted, known, draws), known))
+        parts.append(_encoded(codec, wanted, known, draws))
         if codec.keeps_errors:
             told = _decoded(codec, parts[-1], known)
             left[name] = ((values - told) + error).reshape(got_to[name].shape)
@@ -128,8 +128,7 @@ def _decoded(codec: Codec, data: np.ndarray, start: Tensor) -> Tensor:
     try:
         told = codec.decode(data, start)
     except Exception as error:  # it reads foreign data, and may be foreign code
-        text = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
-        raise ValueError(f"its update can't be read: {' '.join(text.split())}") from None
+        raise ValueError(f"its update can't be read: {_said(error)}") from None
     if told.shape != start.shape or told.dtype != start.dtype:
         raise ValueError(
             f"{type(codec).__name__} made {told.dtype} of shape {tuple(told.shape)} of {len(start)} values"
@@ -137,12 +136,21 @@ def _decoded(codec: Codec, data: np.ndarray, start: Tensor) -> Tensor:
     return told
 
 
-def _checked_part(codec: Codec, data: np.ndarray, start: Tensor) -> np.ndarray:
-    """Return what a codec wrote, if it is as long as it says."""
+def _encoded(codec: Codec, values: Tensor, start: Tensor, draws: torch.Generator) -> np.ndarray:
+    """Return what a codec writes, if it is as long as it says."""
+    try:
+        data = codec.encode(values, start, draws)
+    except Exception as error:  # it may be foreign code
+        raise ValueError(f"its update can't be written: {_said(error)}") from None
     expected = codec.num_bytes(len(start), start.dtype)
     if data.dtype != np.uint8 or data.shape != (expected,):
         raise ValueError(f"{type(codec).__name__} wrote {data.dtype} of shape {data.shape}, and said {expected} bytes")
     return data
+
+
+def _said(error: Exception) -> str:
+    text = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+    return " ".join(text.split())
 
 
 def _check_alike(model: ArrayRecord, start: ArrayRecord) -> None:

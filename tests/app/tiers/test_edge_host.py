@@ -16,6 +16,7 @@ from espalier.app.wiring.one_server import checked_task
 from espalier.app.wiring.planning import planned_world
 from espalier.app.wiring.task_of_run import build_task
 from espalier.clients.messages.edge import EVALUATE_EDGE, QUERY_EDGE, TRAIN_EDGE
+from espalier.clients.shared.compression import Float16
 from espalier.strategies import Profile, ask_profiles
 from espalier.strategies.profiles import clients_by_node
 from tests.app.assembling import config_of
@@ -155,6 +156,29 @@ def test_a_host_that_can_write_no_report_answers_all_the_same(short_path, caplog
     again = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"][1:]
     assert again == [f"{folder.path}: can be written again, and lacks what came meanwhile"]
     assert [line["round"] for line in folder.read_metrics()] == [3, 4]
+
+
+class Broken(Float16):
+    """A codec that writes nothing."""
+
+    def encode(self, values, start, draws):
+        raise ValueError("no room")
+
+
+def test_a_model_that_can_not_be_written_is_a_failure_of_the_edge_and_all_else_is_told(short_path):
+    edge, folder = edge_run(short_path, compress_edge=f"{__name__}:Broken"), ResultsFolder(short_path)
+    edge.report_to(folder)
+    state = from_bytes(edge.answer(QUERY_EDGE, to_bytes({})))["state"]
+    start = to_record(build_task(config_of()).new_model().state_dict())
+    request = {"round": 1, "arrays": start, "config": ConfigRecord(), "state": state}
+    answer = from_bytes(edge.answer(TRAIN_EDGE, to_bytes(request)))
+    assert answer["sent"] is None
+    assert [one["trained"] for one in answer["rounds"]] == [False, False]
+    assert [one["failures"] for one in answer["rounds"]] == [[], [(None, "its update can't be written: no room")]]
+    assert sum(count for *_, count in answer["counted"]["sent"]) > 0
+    assert "state" in answer
+    (line,) = folder.read_metrics()
+    assert line["trained"] is False
 
 
 def test_a_host_whose_lock_was_removed_writes_no_report_and_answers(short_path, caplog):

@@ -31,7 +31,7 @@ from espalier.clients.shared.arrays import to_array
 from espalier.clients.shared.compression import Int8
 from espalier.sim.in_process_grid import InProcessGrid
 from espalier.strategies import EdgeOutcome, Evaluation, Failure, Profile, Update
-from espalier.strategies.compression import CompressedUplinks, PlainUplinks, ReadUplinks
+from espalier.strategies.compression import CompressedUplinks, CountedUplinks, PlainUplinks
 from espalier.strategies.edges import EVERYBODY
 from espalier.strategies.split import FineTuning, Personalised
 from espalier.strategies.views import MemberGrid
@@ -272,7 +272,7 @@ def test_an_update_is_read_and_counted_as_it_travelled():
     assert (sent["compressed"]["compressed"].shape, list(sent["arrays"])) == ((4 + 2,), ["n"])  # a scale, two values
     arrived = compressing(sent).arrays
     assert arrived["w"].numpy() == pytest.approx([3.0, 4.0], abs=4.0 / 254)
-    counted = ReadUplinks(Int8()).carried("west", 2, model(0.0, 0.0), arrived)
+    counted = CountedUplinks(Int8()).carried("west", 2, model(0.0, 0.0), arrived)
     assert counted.arrived == arrived
     assert {name: record.count_bytes() for name, record in counted.sent.items()} == {
         name: record.count_bytes() for name, record in sent.items()

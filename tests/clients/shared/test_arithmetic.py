@@ -54,7 +54,10 @@ def test_a_model_computes_nearly_the_same_in_float32_weights_and_gradients(form)
     for one in outputs:
         one.square().sum().backward()
     tolerance = 0.05 if form.in_bfloat16 else 1e-5
-    pairs = [[one.detach() for one in outputs], *zip(*([p.grad for p in one.parameters()] for one in (usual, model)), strict=True)]
+    pairs = [
+        [one.detach() for one in outputs],
+        *zip(*([p.grad for p in one.parameters()] for one in (usual, model)), strict=True),
+    ]
     for expected, found in pairs:
         assert found.dtype == torch.float32
         assert float((found - expected).norm() / expected.norm()) < tolerance

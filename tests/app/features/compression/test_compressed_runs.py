@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from flwr.app import Array, ArrayRecord
+from flwr.serverapp.strategy import FedAvg
 
 from espalier.app.command_line import main
 from espalier.app.wiring.clients import client_task
@@ -181,6 +182,7 @@ BY_MESSAGES, BY_STREAMS = {"split.transport": "messages"}, {"split.transport": "
         {"algorithm": "sfl-v2", **BY_STREAMS},
         {"algorithm": "sl"},
         {"algorithm": "sfl-v1", "stack": 4},
+        {"algorithm": "sfl-v1", "tail-layer": "head"},
         {"algorithm": "phsfl", "num-edges": 2, "edge-rounds": 2},
         {"algorithm": "cse-fsl"},
         {"algorithm": "fsl-sage", "fsl-sage.fit-steps": 2},
@@ -274,6 +276,38 @@ def test_who_sends_no_update_is_left_out_by_name_and_said_once(how, reason, capl
     assert reason in failure.reason
     assert len(edge.updates[0].participants) == 3
     assert sum("client 2 of cloud left out" in record.message for record in caplog.records) == 1
+
+
+class TwoModels(FedAvg):
+    """Sends two models, as algorithms with control variates do."""
+
+    def configure_train(self, server_round, arrays, config, grid):
+        messages = list(super().configure_train(server_round, arrays, config, grid))
+        for message in messages:
+            message.content["control"] = arrays.copy()
+        return messages
+
+
+class Broken(Float16):
+    """Writes nothing."""
+
+    def encode(self, values, start, draws):
+        raise TypeError("no such form")
+
+
+def test_clients_that_get_two_models_are_left_out_and_the_run_says_so(tmp_path, capsys):
+    settings = ["algorithm=fedavg", "num-clients=4", "global-rounds=1", "batches-per-epoch=1", "compress.client=int8"]
+    assert main([*settings, f"cloud-strategy={__name__}:TwoModels", f"output-dir={tmp_path / 'run'}"])
+    assert "run: no client trained in any round" in capsys.readouterr().err.splitlines()[-1]
+
+
+@pytest.mark.parametrize(("tier", "exit_code"), [("client", 2), ("edge", 0)])  # clients under edges have trained
+def test_a_codec_that_fails_leaves_those_out_whose_updates_it_can_not_write(tier, exit_code, tmp_path, capsys, caplog):
+    settings = ["algorithm=h-fedavg", "num-clients=4", "global-rounds=1", "batches-per-epoch=1"]
+    with caplog.at_level(logging.WARNING):
+        assert main([*settings, f"compress.{tier}={__name__}:Broken", f"output-dir={tmp_path / 'run'}"]) == exit_code
+    assert "its update can't be written: TypeError: no such form" in caplog.text
+    assert "Traceback" not in capsys.readouterr().err
 
 
 def test_what_a_codec_draws_follows_client_and_round():

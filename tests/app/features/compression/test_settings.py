@@ -57,7 +57,7 @@ def test_codecs_take_arguments():
         ({"compress.client": f"{__name__}:make_nothing"}, "what makes an espalier.clients.shared.compression.Codec"),
         (
             {"compress.client": "int8", "algorithm": "phsfl", "tail-layer": "head"},
-            "'none' for a tail-layer, which may keep its weights",
+            "'none' for algorithm = 'phsfl', whose tail keeps its weights",
         ),
         (
             {"compress.client": "int8", "algorithm": "rawhfl"},
