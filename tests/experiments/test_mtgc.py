@@ -1,17 +1,21 @@
 """MTGC's comparison: a partition at two levels with clients of one size, and a table of what is recorded."""
 
+import math
 from pathlib import Path
+from statistics import fmean, stdev
 
 import numpy as np
 import pytest
 
+from espalier.app.config.parse import read_toml
 from espalier.app.sweeps.grid import planned_runs, read_sweep
 from experiments import mtgc
 from experiments.mtgc import SHOWN, main, of_seeds, rounds_to, two_level
-from experiments.recorded_rounds import RoundLine
-from experiments.recorded_runs import write_lines
+from experiments.recorded_rounds import RoundLine, by_run
+from experiments.recorded_runs import read_lines, write_lines
 
 ROOT = Path(__file__).parents[2]
+RECORDED = ROOT / "docs/data/mtgc.csv"
 LABELS = np.repeat(np.arange(10), 5000)
 
 
@@ -61,3 +65,29 @@ def test_rounds_are_counted_to_the_first_that_is_there(tmp_path, capsys):
         "| HFedAvg | 3.0 | 3.0 | 0.360 | 0.360 |",
         "| MTGC | 2.0 | 0 of 1 seeds | 0.290 | 0.310 |",
     ]
+
+
+def test_the_page_shows_what_is_recorded(capsys):
+    main(["--csv", str(RECORDED)])
+    assert capsys.readouterr().out in (ROOT / "docs/tables.md").read_text()
+    runs = by_run(read_lines(RoundLine, RECORDED), SHOWN)
+    assert list(runs) == [(row, seed) for row in SHOWN for seed in range(3)]
+    assert {len(rounds) for rounds in runs.values()} == {read_toml(mtgc.SETTINGS)["global-rounds"]}
+
+
+def test_what_the_page_says_of_the_order_holds():
+    runs = by_run(read_lines(RoundLine, RECORDED), SHOWN)
+
+    def means(figure):
+        return {row: fmean(figure(runs[row, seed]) for seed in range(3)) for row in SHOWN}
+
+    for target in mtgc.TARGETS:
+        found = {row: [rounds_to(target, runs[row, seed]) or math.inf for seed in range(3)] for row in SHOWN}
+        first, second, *_ = sorted(found.values(), key=fmean)
+        assert found["MTGC"] == first
+        assert 0 < fmean(second) - fmean(first) < max(stdev(first), stdev(second))
+    last = means(lambda rounds: rounds[-1].accuracy)
+    spread = stdev(runs["SCAFFOLD", seed][-1].accuracy for seed in range(3))
+    assert 0 <= last["SCAFFOLD"] - last["MTGC"] < spread
+    assert max(last.values()) == last["SCAFFOLD"]
+    assert abs(last["FedProx"] - last["HFedAvg"]) < 0.001
