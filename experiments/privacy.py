@@ -444,6 +444,7 @@ MEASURES = (
     (FEATURE_GRADIENT, NEIGHBOUR, "feature gradients"),
     (FEATURE_GRADIENT, TRIED, "labels found"),
 )
+OF_ONE_CUT = 3  # measures of what travels with one cut
 SHOWN = "hsfl"  # the algorithm that the tables show; the others send the same things
 
 
@@ -487,13 +488,23 @@ def print_places(rows: Sequence[Row]) -> None:
         print(f"\nThe figures of {names} differ by {max(differences):.0f} at most.")
 
 
+def print_cuts(rows: Sequence[Row]) -> None:
+    """Print a line for each cut of a model without a tail."""
+    crossing = MEASURES[:OF_ONE_CUT]
+    print("| cut | " + " | ".join(title for *_, title in crossing) + " |")
+    print("|" + "---|" * (1 + len(crossing)))
+    for (cut, tail), own in places_of(rows, SHOWN).items():
+        if tail == "none":
+            print(f"| {cut} | " + " | ".join(cell(own, *what) for *what, _ in crossing) + " |")
+
+
 def print_payloads(rows: Sequence[Row]) -> None:
-    """Print a line for each payload that was measured, and place."""
-    print("| payload | tail | " + " | ".join(title for *_, title in MEASURES) + " |")
-    print("|" + "---|" * (2 + len(MEASURES)))
-    for tail, payload in product(("none", "head"), PAYLOADS):
-        own = [r for r in rows if (r["algorithm"], r["cut"], r["tail"], r["payload"]) == ("hsfl", 1, tail, payload)]
-        print(f"| {payload} | {tail} | " + " | ".join(cell(own, *what) for *what, _ in MEASURES) + " |")
+    """Print a line for each payload that was measured, with two cuts: what passes the first is the same with one."""
+    print("| payload | " + " | ".join(title for *_, title in MEASURES) + " |")
+    print("|" + "---|" * (1 + len(MEASURES)))
+    for payload in PAYLOADS:
+        own = [r for r in rows if (r["algorithm"], r["cut"], r["tail"], r["payload"]) == ("hsfl", 1, "head", payload)]
+        print(f"| {payload} | " + " | ".join(cell(own, *what) for *what, _ in MEASURES) + " |")
 
 
 def print_updates(rows: Sequence[Row]) -> None:
@@ -514,7 +525,8 @@ def print_tables(setting: str, rows: Sequence[Row]) -> None:
             by_chance = fmean(100 * row["chance"] for row in own if row["measure"] == NEIGHBOUR)
             print(f"\n{setting}, labels: {labels}")
             print(f"pixels {cell(own, PIXELS, NEIGHBOUR)}, chance {by_chance:.0f}\n")
-            print_places(own)
+            # What a tail adds is seen with labels that say nothing of images.
+            (print_places if labels == RANDOM else print_cuts)(own)
     for printed, own in (
         (print_payloads, [row for row in rows if row["labels"] == RANDOM]),
         (print_updates, [row for row in rows if not row["cut"]]),
