@@ -7,10 +7,11 @@ accuracies on the test pool.
 """
 
 import time
+from collections.abc import Callable
 from statistics import fmean, median, stdev
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from espalier.app.ground.logs import quiet_flower
 from espalier.app.tasks.common import set_up_torch
@@ -51,41 +52,36 @@ def main() -> None:
         print(f"| {name} | {fmean(runs):.4f}±{stdev(runs):.4f} |", flush=True)
 
 
-class Step:
-    """A training step of a model, that says how long it took: CPU time, or time on the GPU."""
-
-    def __init__(self, model: nn.Module, inputs: Tensor, labels: Tensor, precision: str) -> None:
-        self._model, self._inputs, self._labels, self._precision = model, inputs, labels, precision
-        self._optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-
-    def __call__(self) -> float:
-        """Take the step."""
-        set_up_torch(self._inputs.device.type, 1, self._precision)
-        began = self._now()
-        self._optimizer.zero_grad()
-        compute_gradients(self._model, nn.functional.cross_entropy, self._inputs, self._labels)
-        self._optimizer.step()
-        return self._now() - began
-
-    def _now(self) -> float:
-        if self._inputs.device.type == "cpu":
-            return time.process_time()
-        torch.cuda.synchronize()
-        return time.perf_counter()
-
-
-def steps_of(name: str, batch: int, device: str) -> list[Step]:
-    """Return a step of a model in each form."""
+def steps_of(name: str, batch: int, device: str) -> list[Callable[[], float]]:
+    """Return training steps of a model in each form, which say how long they took."""
     draw = torch.Generator().manual_seed(0)
     inputs = torch.rand(batch, 3, 32, 32, generator=draw).to(device)
     labels = torch.randint(10, (batch,), generator=draw).to(device)
 
-    def step(form: Arithmetic, precision: str) -> Step:
+    def step_of(form: Arithmetic, precision: str) -> Callable[[], float]:
         model = form.of(build_model(name, image_shape=(3, 32, 32), num_classes=10, seed=0).to(device))
-        return Step(model, inputs, labels, precision)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 
-    steps = [step(form, "float32") for form in FORMS.values()]
-    return [*steps, step(Arithmetic(), "tf32")] if device == "cuda" else steps
+        def step() -> float:
+            set_up_torch(device, 1, precision)
+            began = seconds_on(device)
+            optimizer.zero_grad()
+            compute_gradients(model, nn.functional.cross_entropy, inputs, labels)
+            optimizer.step()
+            return seconds_on(device) - began
+
+        return step
+
+    steps = [step_of(form, "float32") for form in FORMS.values()]
+    return [*steps, step_of(Arithmetic(), "tf32")] if device == "cuda" else steps
+
+
+def seconds_on(device: str) -> float:
+    """Return the CPU time of this process, or the time when the GPU has done all."""
+    if device == "cpu":
+        return time.process_time()
+    torch.cuda.synchronize()
+    return time.perf_counter()
 
 
 if __name__ == "__main__":

@@ -6,7 +6,8 @@ round, and prints mean and standard deviation over seeds of all that the CSV has
 """
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
@@ -16,14 +17,12 @@ from numpy.typing import NDArray
 
 from espalier.app.comparison.runs import FinishedRun
 from espalier.app.ground.errors import UserError
+from espalier.app.sweeps.grid import planned_runs, read_sweep
 from experiments.recorded_rounds import RoundLine, by_run, rounds_with
 from experiments.records import run_script
 
 HERE = Path(__file__).parent
-SETTINGS = HERE / "mtgc-cifar10.toml"
-ROWS = {"h-fedavg": "HFedAvg", "scaffold": "SCAFFOLD", "feddyn": "FedDyn", "mtgc": "MTGC"}
-FEDPROX = "FedProx"  # h-fedavg with this strategy
-SHOWN = ("HFedAvg", FEDPROX, "SCAFFOLD", "FedDyn", "MTGC")
+SETTINGS, ROWS = HERE / "mtgc-cifar10.toml", HERE / "sweeps/mtgc-rows.toml"
 VARIED = ("algorithm", "edge-strategy", "feddyn.alpha")
 TARGETS = (0.3, 0.35)
 ALPHA = 0.1  # of classes over edges, and over the clients of each
@@ -74,11 +73,21 @@ def whole(counts: Counts) -> NDArray[np.int64]:
     return np.floor(counts + 1e-6).astype(np.int64)
 
 
+@cache
+def planned() -> dict[str, Mapping[str, Any]]:
+    """Return the settings of each row of the table, in its order."""
+    runs = planned_runs(read_sweep([str(SETTINGS), str(ROWS), "data-dir=."]))
+    return {run.chosen["case"]: run.settings for run in runs}
+
+
 def row_of(run: FinishedRun) -> str:
     """Return the row of the table that a run is of."""
-    if (algorithm := run.settings["algorithm"]) not in ROWS:
-        raise UserError(f"{run.folder}: algorithm = {algorithm!r}: allowed is one of {', '.join(ROWS)}")
-    return FEDPROX if run.settings["edge-strategy"].startswith(FEDPROX) else ROWS[algorithm]
+    own = {key: run.settings[key] for key in VARIED}
+    for row, settings in planned().items():
+        if all(settings[key] == value for key, value in own.items()):
+            return row
+    said = ", ".join(f"{key} = {value!r}" for key, value in own.items())
+    raise UserError(f"{run.folder}: {said}: allowed are those of a row of {ROWS.name}")
 
 
 def rounds_to(target: float, rounds: Sequence[RoundLine]) -> int | None:
@@ -86,25 +95,28 @@ def rounds_to(target: float, rounds: Sequence[RoundLine]) -> int | None:
     return next((line.round for line in rounds if line.accuracy >= target), None)
 
 
+def mean_of(values: Sequence[float], digits: int) -> str:
+    """Return mean and standard deviation over seeds, of one value that value alone."""
+    return f"{fmean(values):.{digits}f}" + (f"±{stdev(values):.{digits}f}" if len(values) > 1 else "")
+
+
 def of_seeds(found: Sequence[int | None]) -> str:
-    """Return mean and standard deviation of rounds over seeds; of those that never got there, how many did."""
+    """Return the mean of rounds over seeds; where some never got there, how many did."""
     there = [number for number in found if number is not None]
-    if len(there) < len(found):
-        return f"{len(there)} of {len(found)} seeds"
-    return f"{fmean(there):.1f}" + (f"±{stdev(there):.1f}" if len(there) > 1 else "")
+    return mean_of(there, 1) if len(there) == len(found) else f"{len(there)} of {len(found)} seeds"
 
 
 def print_table(lines: Sequence[RoundLine]) -> None:
     """Print the table as it is in the docs."""
-    runs = by_run(lines, SHOWN)
+    runs = by_run(lines, list(planned()))
     last = max(line.round for line in lines)
     targets = " | ".join(f"rounds to {target:g}" for target in TARGETS)
     print(f"| | {targets} | accuracy after {last} | the best |\n|---|{'---|' * (len(TARGETS) + 2)}")
     for row in dict.fromkeys(row for row, _ in runs):
         own = [rounds for (name, _), rounds in runs.items() if name == row]
         cells = [of_seeds([rounds_to(target, rounds) for rounds in own]) for target in TARGETS]
-        for figures in ([rounds[-1].accuracy for rounds in own], [max(r.accuracy for r in rounds) for rounds in own]):
-            cells.append(f"{fmean(figures):.3f}" + (f"±{stdev(figures):.3f}" if len(figures) > 1 else ""))
+        cells.append(mean_of([rounds[-1].accuracy for rounds in own], 3))
+        cells.append(mean_of([max(line.accuracy for line in rounds) for rounds in own], 3))
         print(f"| {row} | {' | '.join(cells)} |")
 
 

@@ -16,21 +16,11 @@ from experiments.cut_layer_tables import PAPER, Line, check_row, main, row_of, s
 from experiments.recorded_runs import read_lines, write_lines
 from tests.app.own_folders import noise_folder
 from tests.app.runs import summary
+from tests.experiments.tiny import TINY
 
 ROOT = Path(__file__).parents[2]
 EXPERIMENTS = ROOT / "experiments"
 A = Line("reduced", "iid", "SFL-V2 L1", 0, 0.5, 0.1, 1.5, 0.6, 3_000_000, 2_000_000, "abc", "a machine, 2 cores")
-TINY = """
-algorithm = "sfl-v2"
-dataset = "image-folder"
-data.image-size = 8
-model = "small-cnn"
-num-clients = 2
-partition = "iid"
-global-rounds = 2
-batches-per-epoch = 1
-batch-size = 4
-"""
 
 
 def tables(monkeypatch, *arguments):

@@ -13,20 +13,10 @@ from experiments.recorded_rounds import RoundLine, by_run
 from experiments.recorded_runs import read_lines
 from tests.app.own_folders import noise_folder
 from tests.app.runs import summary
+from tests.experiments.tiny import TINY
 
 ROOT = Path(__file__).parents[2]
 RECORDED, PAGE = ROOT / "docs/data/local-losses.csv", ROOT / "docs/split-ledger.md"
-TINY = """
-dataset = "image-folder"
-data.image-size = 8
-model = "small-cnn"
-num-clients = 2
-partition = "iid"
-global-rounds = 2
-batches-per-epoch = 2
-batch-size = 4
-report.evaluate-clients = 0.0
-"""
 
 
 def test_the_sweep_has_the_rows_of_the_table():
@@ -43,6 +33,7 @@ def test_a_run_is_recorded_once_with_its_own_bytes(tmp_path, monkeypatch, capsys
     images, csv = noise_folder(tmp_path / "images", train=8, test=4), tmp_path / "runs.csv"
     for name in ("cse-fsl", "sfl-v1"):
         own = [f"algorithm={name}", f"data-dir={images}", f"output-dir={tmp_path / 'sweep' / name}"]
+        own.append("report.evaluate-clients=0")
         assert app([str(tmp_path / "tiny.toml"), *own]) == 0
     capsys.readouterr()
     main([str(tmp_path / "sweep"), "--csv", str(csv)])

@@ -7,15 +7,17 @@ from statistics import fmean, stdev
 import numpy as np
 import pytest
 
+from espalier.app.comparison.runs import FinishedRun
 from espalier.app.config.parse import read_toml
-from espalier.app.sweeps.grid import planned_runs, read_sweep
+from espalier.app.ground.errors import UserError
 from experiments import mtgc
-from experiments.mtgc import SHOWN, main, of_seeds, rounds_to, two_level
+from experiments.mtgc import main, of_seeds, rounds_to, row_of, two_level
 from experiments.recorded_rounds import RoundLine, by_run
 from experiments.recorded_runs import read_lines, write_lines
 
 ROOT = Path(__file__).parents[2]
 RECORDED = ROOT / "docs/data/mtgc.csv"
+SHOWN = list(mtgc.planned())
 LABELS = np.repeat(np.arange(10), 5000)
 
 
@@ -44,15 +46,18 @@ def test_sizes_that_do_not_divide_leave_nobody_and_nothing_out():
     assert min(map(len, parts)) == 499
 
 
-def test_the_sweep_has_the_rows_of_the_table():
-    files = [ROOT / "experiments/mtgc-cifar10.toml", ROOT / "experiments/sweeps/mtgc-rows.toml"]
-    runs = planned_runs(read_sweep([*map(str, files), "data-dir=images"]))
-    assert sorted((run.chosen["case"], run.settings["seed"]) for run in runs) == sorted(
-        (row, seed) for row in SHOWN for seed in range(3)
-    )
-    for run in runs:
-        name = mtgc.ROWS[run.settings["algorithm"]]
-        assert run.chosen["case"] == (name if run.settings["edge-strategy"] == "FedAvg" else mtgc.FEDPROX)
+def finished(**settings):
+    own = mtgc.planned()["HFedAvg"]
+    return FinishedRun(Path("run"), {**own, **settings}, {}, {})
+
+
+def test_a_run_is_of_the_row_whose_settings_it_has():
+    for row, settings in mtgc.planned().items():
+        assert row_of(finished(**settings)) == row
+    assert row_of(finished(**{"edge-strategy": "FedProx(proximal_mu=0.0001)"})) == "FedProx"
+    for other in ({"edge-strategy": "Krum"}, {"algorithm": "feddyn"}, {"edge-strategy": "FedProx(proximal_mu=1.0)"}):
+        with pytest.raises(UserError, match=r"allowed are those of a row of mtgc-rows\.toml"):
+            row_of(finished(**other))
 
 
 def test_rounds_are_counted_to_the_first_that_is_there(tmp_path, capsys):

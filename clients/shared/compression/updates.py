@@ -18,6 +18,7 @@ from ..arrays import to_record, to_vector, to_weights, values_of
 from ..correction import Weights
 from ..statistics import is_beside_weights
 from ..tensor_array import record_by_reference
+from ..text import one_line
 from .codec import Codec
 
 COMPRESSED: Final = "compressed"
@@ -149,8 +150,8 @@ def _encoded(codec: Codec, values: Tensor, start: Tensor, draws: torch.Generator
 
 
 def _said(error: Exception) -> str:
-    text = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
-    return " ".join(text.split())
+    said = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+    return one_line(said)
 
 
 def _check_alike(model: ArrayRecord, start: ArrayRecord) -> None:

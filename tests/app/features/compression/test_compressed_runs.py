@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 from flwr.app import Array, ArrayRecord
-from flwr.serverapp.strategy import FedAvg
 
 from espalier.app.command_line import main
 from espalier.app.wiring.clients import client_task
@@ -20,6 +19,7 @@ from tests.app.runs import lines, run_app, same_weights, summary, weights
 
 SMALL = {"num-clients": 4, "num-edges": 2, "edge-rounds": 2, "local-epochs": 1, "batches-per-epoch": 2}
 BOTH = {"compress.client": "top-k(share=0.1)", "compress.edge": "qsgd(levels=7)"}
+TWO_MODELS = "tests.strategies.split.test_own_strategy:TwoModels"
 FEEDBACK = {"compress.client": "top-k(share=0.1)", "compress.edge": "top-k(share=0.2)"}
 
 
@@ -278,16 +278,6 @@ def test_who_sends_no_update_is_left_out_by_name_and_said_once(how, reason, capl
     assert sum("client 2 of cloud left out" in record.message for record in caplog.records) == 1
 
 
-class TwoModels(FedAvg):
-    """Sends two models, as algorithms with control variates do."""
-
-    def configure_train(self, server_round, arrays, config, grid):
-        messages = list(super().configure_train(server_round, arrays, config, grid))
-        for message in messages:
-            message.content["control"] = arrays.copy()
-        return messages
-
-
 class Broken(Float16):
     """Writes nothing."""
 
@@ -297,7 +287,7 @@ class Broken(Float16):
 
 def test_clients_that_get_two_models_are_left_out_and_the_run_says_so(tmp_path, capsys):
     settings = ["algorithm=fedavg", "num-clients=4", "global-rounds=1", "batches-per-epoch=1", "compress.client=int8"]
-    assert main([*settings, f"cloud-strategy={__name__}:TwoModels", f"output-dir={tmp_path / 'run'}"])
+    assert main([*settings, f"cloud-strategy={TWO_MODELS}", f"output-dir={tmp_path / 'run'}"])
     assert "run: no client trained in any round" in capsys.readouterr().err.splitlines()[-1]
 
 
