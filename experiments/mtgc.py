@@ -6,24 +6,19 @@ round, and prints mean and standard deviation over seeds of all that the CSV has
 """
 
 import argparse
-from collections.abc import Mapping, Sequence
-from functools import cache
+from collections.abc import Sequence
 from pathlib import Path
-from statistics import fmean, stdev
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from espalier.app.comparison.runs import FinishedRun
-from espalier.app.ground.errors import UserError
-from espalier.app.sweeps.grid import planned_runs, read_sweep
-from experiments.recorded_rounds import RoundLine, by_run, rounds_with
+from experiments.recorded_rounds import RoundLine, Rows, by_run, mean_of, rounds_with
 from experiments.records import run_script
 
 HERE = Path(__file__).parent
-SETTINGS, ROWS = HERE / "mtgc-cifar10.toml", HERE / "sweeps/mtgc-rows.toml"
-VARIED = ("algorithm", "edge-strategy", "feddyn.alpha")
+SETTINGS = HERE / "mtgc-cifar10.toml"
+ROWS = Rows(SETTINGS, HERE / "sweeps/mtgc-rows.toml", ("algorithm", "edge-strategy", "feddyn.alpha"))
 TARGETS = (0.3, 0.35)
 ALPHA = 0.1  # of classes over edges, and over the clients of each
 
@@ -73,31 +68,9 @@ def whole(counts: Counts) -> NDArray[np.int64]:
     return np.floor(counts + 1e-6).astype(np.int64)
 
 
-@cache
-def planned() -> dict[str, Mapping[str, Any]]:
-    """Return the settings of each row of the table, in its order."""
-    runs = planned_runs(read_sweep([str(SETTINGS), str(ROWS), "data-dir=."]))
-    return {run.chosen["case"]: run.settings for run in runs}
-
-
-def row_of(run: FinishedRun) -> str:
-    """Return the row of the table that a run is of."""
-    own = {key: run.settings[key] for key in VARIED}
-    for row, settings in planned().items():
-        if all(settings[key] == value for key, value in own.items()):
-            return row
-    said = ", ".join(f"{key} = {value!r}" for key, value in own.items())
-    raise UserError(f"{run.folder}: {said}: allowed are those of a row of {ROWS.name}")
-
-
 def rounds_to(target: float, rounds: Sequence[RoundLine]) -> int | None:
     """Return the first round with this accuracy; None if there is none."""
     return next((line.round for line in rounds if line.accuracy >= target), None)
-
-
-def mean_of(values: Sequence[float], digits: int) -> str:
-    """Return mean and standard deviation over seeds, of one value that value alone."""
-    return f"{fmean(values):.{digits}f}" + (f"±{stdev(values):.{digits}f}" if len(values) > 1 else "")
 
 
 def of_seeds(found: Sequence[int | None]) -> str:
@@ -108,7 +81,7 @@ def of_seeds(found: Sequence[int | None]) -> str:
 
 def print_table(lines: Sequence[RoundLine]) -> None:
     """Print the table as it is in the docs."""
-    runs = by_run(lines, list(planned()))
+    runs = by_run(lines, list(ROWS.planned))
     last = max(line.round for line in lines)
     targets = " | ".join(f"rounds to {target:g}" for target in TARGETS)
     print(f"| | {targets} | accuracy after {last} | the best |\n|---|{'---|' * (len(TARGETS) + 2)}")
@@ -126,7 +99,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("folders", type=Path, nargs="*", help="finished runs, or the sweep's folder")
     parser.add_argument("--csv", type=Path, required=True)
     given = parser.parse_args(arguments)
-    print_table(rounds_with(given.csv, given.folders, SETTINGS, VARIED, row_of))
+    print_table(rounds_with(given.csv, given.folders, SETTINGS, ROWS.varied, ROWS.row_of))
 
 
 if __name__ == "__main__":

@@ -1,10 +1,31 @@
-"""The model of Flower's baseline `niid_bench`: NIID-Bench's CNN (Li et al., ICDE 2022)."""
+"""Flower's baseline `niid_bench` on CIFAR-10 at Dir(0.5): its model, and a table of accuracies beside its own.
+
+``python -m experiments.niid_bench FOLDER ... --csv PATH`` takes folders of finished runs, or of the sweep of
+``niid-bench-cifar10.toml`` with ``sweeps/niid-bench-rows.toml``. Of each run that is not in the CSV yet it adds a line
+for every round, and prints a table of all that the CSV has. Without a folder it only prints.
+"""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
 
 from torch import nn
 
+from experiments.recorded_rounds import RoundLine, Rows, by_run, mean_of, rounds_with
+from experiments.records import run_script
+
+HERE = Path(__file__).parent
+SETTINGS = HERE / "niid-bench-cifar10.toml"
+ROWS = Rows(SETTINGS, HERE / "sweeps/niid-bench-rows.toml", ("algorithm", "cloud-strategy"))
+# The best accuracy over 50 rounds; FedProx has the best of four mu.
+PUBLISHED = {"FedAvg": 0.6247, "SCAFFOLD": 0.6808, "FedProx": 0.6563, "FedNova": 0.6389}
+SHOWN = (5, 10, 20)
+
 
 def cnn(num_classes: int, input_shape: tuple[int, int, int]) -> nn.Module:
-    """Return two convolutions of 5x5 with 6 and 16 channels, and linear layers of 120 and 84.
+    """Return the CNN of NIID-Bench (Li et al., ICDE 2022).
+
+    Two convolutions of 5x5 with 6 and 16 channels, and linear layers of 120 and 84.
 
     Parameters
     ----------
@@ -21,3 +42,28 @@ def cnn(num_classes: int, input_shape: tuple[int, int, int]) -> nn.Module:
         nn.Sequential(nn.Linear(16 * left * left, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU()),
         nn.Linear(84, num_classes),
     )
+
+
+def print_table(lines: Sequence[RoundLine]) -> None:
+    """Print the table as it is in the docs."""
+    runs = by_run(lines, list(ROWS.planned))
+    titles = " | ".join(f"after {number} rounds" for number in SHOWN)
+    print(f"| | {titles} | the best of {SHOWN[-1]} | published, the best of 50 |\n|---|{'---|' * (len(SHOWN) + 2)}")
+    for row in dict.fromkeys(row for row, _ in runs):
+        own = [rounds[: SHOWN[-1]] for (name, _), rounds in runs.items() if name == row]
+        cells = [mean_of([rounds[number - 1].accuracy for rounds in own], 4) for number in SHOWN]
+        cells.append(mean_of([max(line.accuracy for line in rounds) for rounds in own], 4))
+        print(f"| {row} | {' | '.join(cells)} | {PUBLISHED[row.split()[0]]:.4f} |")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Add the runs that the CSV lacks, and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folders", type=Path, nargs="*", help="finished runs, or the sweep's folder")
+    parser.add_argument("--csv", type=Path, required=True)
+    given = parser.parse_args(arguments)
+    print_table(rounds_with(given.csv, given.folders, SETTINGS, {*ROWS.varied, "global-rounds"}, ROWS.row_of))
+
+
+if __name__ == "__main__":
+    run_script(main)

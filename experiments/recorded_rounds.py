@@ -1,12 +1,16 @@
 """Records of the rounds of finished runs: accuracy on the test pool over rounds, and over the bytes that were sent."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
+from statistics import fmean, stdev
+from typing import Any, NamedTuple
 
 from espalier.app.comparison.runs import FinishedRun
 from espalier.app.ground.errors import UserError
 from espalier.app.reports.folder import ResultsFolder
+from espalier.app.sweeps.grid import planned_runs, read_sweep
 from experiments.recorded_runs import differences, lines_with
 
 
@@ -25,6 +29,40 @@ class RoundLine(NamedTuple):
     def run(self) -> tuple[str, int]:
         """Which run it is of."""
         return self.row, self.seed
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The rows of a table, as a sweep makes them.
+
+    Parameters
+    ----------
+    settings : Path
+        The settings file of the sweep.
+    cases : Path
+        The sweep file, with a case for each row.
+    varied : tuple[str, ...]
+        Keys by which rows are told apart.
+    """
+
+    settings: Path
+    cases: Path
+    varied: tuple[str, ...]
+
+    @cached_property
+    def planned(self) -> dict[str, Mapping[str, Any]]:
+        """The settings of each row, in the table's order."""
+        runs = planned_runs(read_sweep([str(self.settings), str(self.cases), "data-dir=."]))
+        return {run.chosen["case"]: run.settings for run in runs}
+
+    def row_of(self, run: FinishedRun) -> str:
+        """Return the row that a run is of; raises UserError where there is none."""
+        own = {key: run.settings[key] for key in self.varied}
+        for row, settings in self.planned.items():
+            if all(settings[key] == value for key, value in own.items()):
+                return row
+        said = ", ".join(f"{key} = {value!r}" for key, value in own.items())
+        raise UserError(f"{run.folder}: {said}: allowed are those of a row of {self.cases.name}")
 
 
 def rounds_with(
@@ -72,3 +110,8 @@ def by_run(lines: Sequence[RoundLine], rows: Sequence[str]) -> dict[tuple[str, i
     """Return the rounds of each run, in their order; runs in that of `rows`."""
     runs = sorted({line.run for line in lines}, key=lambda run: (rows.index(run[0]), run[1]))
     return {run: sorted(line for line in lines if line.run == run) for run in runs}
+
+
+def mean_of(values: Sequence[float], digits: int) -> str:
+    """Return mean and standard deviation over seeds, of one value that value alone."""
+    return f"{fmean(values):.{digits}f}" + (f"±{stdev(values):.{digits}f}" if len(values) > 1 else "")

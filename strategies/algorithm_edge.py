@@ -13,7 +13,7 @@ from espalier.clients.shared.correction import Weights
 from espalier.clients.shared.records import records_in
 from espalier.clients.shared.tensor_array import record_by_reference
 
-from .edge_half import EdgeHalf, Gathered, GuardOfTold, averaged_within, moved, told_fault
+from .edge_half import EdgeHalf, Gathered, GuardOfTold, averaged_within, moved, sent_beside, told_fault
 from .exchange import REJECTED, Exchanges
 from .guards.updates import UpdateGuard
 from .outcomes import Evaluation, Failure, Update
@@ -106,7 +106,7 @@ class AlgorithmEdge(StrategyEdge):
     def _with_beside(self, messages: list[Message]) -> list[Message]:
         """Put what the edge's half sends into messages; a strategy may have given several the same records."""
         for message in messages:
-            if beside := self.half.sent(message.metadata.dst_node_id):
+            if beside := sent_beside(self.half, message.metadata.dst_node_id):
                 message.content = RecordDict({**message.content, EDGE_HALF: to_record(beside)})
         return messages
 

@@ -17,6 +17,7 @@ from espalier.clients.shared.text import quoted
 
 from .guards.updates import UpdateGuard, guard_state, load_guard_state
 from .reply_faults import array_fault
+from .state import check_attribute
 
 NO_USE = "what it tells beside the model is of no use"
 MOST_NUMBERS = 16  # that a client tells beside the model
@@ -67,7 +68,7 @@ class EdgeHalf:
     """What goes to clients beside the model, and what is made of what comes back; the default is FedAvg's edge.
 
     In every round `begin`, `sent`, `averaged` and `learn` are called in this order. A subclass whose attributes are
-    numbers, lists of them, or weights by name, is saved as it is.
+    numbers, weights by name, and lists and mappings of these, is saved as it is.
     """
 
     def begin(self, server_round: int, start: Weights) -> None:
@@ -81,7 +82,7 @@ class EdgeHalf:
             The weights that clients start from, of those that an optimizer moves.
         """
 
-    def sent(self, node_id: int) -> Weights:
+    def sent(self, node_id: int) -> Mapping[str, Tensor | float]:
         """Return what goes to a client beside the model: weights by their names in it, and numbers by other names."""
         return {}
 
@@ -106,13 +107,40 @@ class EdgeHalf:
         """
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what must survive an interruption."""
-        return {name: to_record(v) if isinstance(v, Mapping) else v for name, v in vars(self).items()}
+        """Return what must survive an interruption; UnsavableError if an attribute is of a type that can't."""
+        state = {}
+        for name, value in vars(self).items():
+            state[name] = _with_records(value)
+            check_attribute(self, name, state[name])
+        return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take back what `state_dict` returned."""
         for name, value in state.items():
-            setattr(self, name, to_weights(value) if isinstance(value, ArrayRecord) else value)
+            setattr(self, name, _with_weights(value))
+
+
+def sent_beside(half: EdgeHalf, node_id: int) -> Weights:
+    """Return what a half sends to a client, numbers as tensors without a shape."""
+    sent = half.sent(node_id)
+    return {n: v if isinstance(v, Tensor) else torch.tensor(v, dtype=torch.float64) for n, v in sent.items()}
+
+
+def _with_records(value: Any) -> Any:
+    """Return a value with a record in the place of every mapping of weights in it."""
+    if isinstance(value, Mapping):
+        is_weights = all(isinstance(own, Tensor) for own in value.values())
+        return to_record(value) if is_weights else {key: _with_records(own) for key, own in value.items()}
+    return [_with_records(own) for own in value] if isinstance(value, list) else value
+
+
+def _with_weights(value: Any) -> Any:
+    """Return what `_with_records` was given."""
+    if isinstance(value, ArrayRecord):
+        return to_weights(value)
+    if isinstance(value, dict):
+        return {key: _with_weights(own) for key, own in value.items()}
+    return [_with_weights(own) for own in value] if isinstance(value, list) else value
 
 
 class SentNumbers(EdgeHalf):

@@ -146,6 +146,8 @@ class Round:
         Wall time of the round.
     failures : Sequence[Failure]
         Of the cloud strategy itself: why it made no model, or nothing of an evaluation.
+    is_new : bool
+        The cloud made the model in this round; else it is that of before.
     """
 
     number: int
@@ -156,6 +158,7 @@ class Round:
     evaluations: Mapping[str, Evaluation] = field(default_factory=dict)
     seconds: float = 0.0
     failures: Sequence[Failure] = ()
+    is_new: bool = True
 
 
 def update_as_data(update: Update, number_of: Mapping[int, int]) -> dict[str, Any]:

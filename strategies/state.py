@@ -52,11 +52,23 @@ def strategy_state(strategy: Any) -> dict[str, Any]:
         try:
             state[name] = _attribute_as_data(value)
         except TypeError as error:
-            raise UnsavableError(
-                f"{type(strategy).__name__}.{name} is a {error}, which can't be saved: give the class methods "
-                "state_dict() and load_state_dict(state)"
-            ) from None
+            raise _unsavable_attribute(strategy, name, error) from None
     return state
+
+
+def check_attribute(owner: Any, name: str, value: Any) -> None:
+    """Raise UnsavableError, which names the attribute, for a value that can't be saved."""
+    try:
+        _check_savable(value)
+    except TypeError as error:
+        raise _unsavable_attribute(owner, name, error) from None
+
+
+def _unsavable_attribute(owner: Any, name: str, what: TypeError) -> UnsavableError:
+    methods = "state_dict() and load_state_dict(state)"
+    return UnsavableError(
+        f"{type(owner).__name__}.{name} is a {what}, which can't be saved: give the class methods {methods}"
+    )
 
 
 def built_attributes(strategy: Any) -> dict[str, Any]:

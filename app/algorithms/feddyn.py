@@ -22,7 +22,7 @@ class FedDynSettings(Section):
 
     name = "feddyn"
 
-    alpha: Annotated[float, Field(gt=0, le=1e6)] = 0.1
+    alpha: Annotated[float, Field(ge=1e-9, le=1e6)] = 0.1
     """With [FedDyn](algorithms.md#feddyn): how strongly a client is drawn to the model that it got."""
 
 

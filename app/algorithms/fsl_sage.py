@@ -16,8 +16,8 @@ class FslSageSettings(Section):
     name = "fsl-sage"
 
     fit_every: Annotated[int, Field(ge=0, le=10**9)] = 10
-    """With [FSL-SAGE](algorithms.md#fsl-sage): auxiliary heads are fitted after the first round, and after each one so
-    many rounds later; 0: never.
+    """With [FSL-SAGE](algorithms.md#fsl-sage): auxiliary heads are fitted after the first round, then every so many
+    rounds; 0: never.
     """
     fit_steps: Annotated[int, Field(gt=0, le=10**6)] = 100
     """Steps of Adam in a fit, each on all examples that are kept of the client."""

@@ -1,9 +1,13 @@
 """Edges made from Flower strategies of the run config."""
 
+from collections.abc import Collection
+
 from flwr.serverapp.strategy import FedAvg, Strategy
 
 from espalier.app.algorithms.algorithm import ONE_NODE, Site
+from espalier.app.ground.errors import UserError
 from espalier.clients.half import ClientHalf
+from espalier.clients.shared.tied import other_names
 from espalier.strategies import AlgorithmEdge, EdgeHalf, SentNumbers, StrategyEdge
 
 
@@ -30,7 +34,18 @@ def edge_of_halves(site: Site, client: ClientHalf, half: EdgeHalf | None = None)
         The edge's own. None: it has none.
     """
     spec = site.federation.edge_strategy
-    return AlgorithmEdge(edge_strategy(site), half, client.stays(site.task.new_model()), name=spec.name)
+    return AlgorithmEdge(edge_strategy(site), half, names_that_stay(site, client), name=spec.name)
+
+
+def names_that_stay(site: Site, client: ClientHalf) -> Collection[str]:
+    """Return `ClientHalf.stays` of the task's model; UserError where a weight would stay and travel, too."""
+    model = site.task.new_model()
+    stays = client.stays(model)
+    for name, known in other_names(model).items():
+        if (name in stays) != (known in stays):
+            why = "of which the algorithm keeps one on clients and averages the other"
+            raise UserError(f"{known} and {name} are one weight of the model, {why}; allowed are two weights")
+    return stays
 
 
 def settings_sent(site: Site) -> SentNumbers:

@@ -6,7 +6,7 @@ from typing import Final
 FIELDS: Final = frozenset(
     {
         *("round", "scope", "edge", "trained", "participants"),
-        *("failures", "edges_left_out", "evaluation_failures", "cloud_failures"),
+        *("failures", "edges_left_out", "evaluation_failures", "cloud_failures", "made_no_model"),
         *("plans", "plans_at_work"),
         *("num_clients", "away", "dropped_out"),
         *("clients", "test", "validation", "bytes", "closed_form_bits", "energy_joules", "late_share"),

@@ -65,10 +65,14 @@ def write_summary(
     lines: Sequence[dict[str, Any]],
     closed_form: Mapping[str, float] | None,
     stop: Stop,
+    num_rounds: int,
 ) -> None:
-    """Write ``summary.json`` from the lines of ``metrics.jsonl``; a run that has it is over."""
+    """Write ``summary.json`` from the lines of ``metrics.jsonl``; a run that has it is over.
+
+    ``stopped`` says by what a run has ended before `num_rounds` global rounds.
+    """
     summary = {**vars(title), **summarise(lines)}
-    if reason := SoFar.of(lines).reason(stop):
+    if reason := SoFar.of(lines).ends_early(stop, num_rounds):
         summary["stopped"] = reason
     if closed_form:
         summary["closed_form"] = closed_form
@@ -97,7 +101,8 @@ def report_again(path: Path) -> None:
     config, lines = saved_config(path), folder.read_all_lines()
     title = RunTitle(config.algorithm.name, config.data.title, config.seed)
     closed_forms = [line["closed_form_bits"] for line in lines if "closed_form_bits" in line]
-    write_summary(title, folder, lines, closed_forms[-1] if closed_forms else None, config.stop)
+    closed_form = closed_forms[-1] if closed_forms else None
+    write_summary(title, folder, lines, closed_form, config.stop, config.federation.global_rounds)
     heading = picture_title(config.algorithm.name, config.data, config.federation.num_clients, config.seed)
     draw_run(heading, folder, lines)
 

@@ -14,6 +14,7 @@ from espalier.app.config.keys import keys_tagged, values_before
 from espalier.app.ground.checkpoint import load_state, save_state
 from espalier.app.ground.durable import PART, append_text, make_folder, replace_file, replace_text, sync_folder
 from espalier.app.ground.errors import UserError, bad_value
+from espalier.app.ground.figures import is_number
 from espalier.app.ground.regular_files import open_to_read, read_text
 from espalier.app.meters.seconds import Seconds
 from espalier.app.reports.owner import LOCK, Ownership, disown, own, why_lost
@@ -24,7 +25,7 @@ CONFIG = "config.json"
 # What a run that was stopped before it had saved its config can leave behind.
 BEGUN = frozenset({LOCK, CONFIG + PART})
 MOST_OF_A_LINE = 2**28  # bytes, for the figures of a million clients
-BAD_LINE = (ValueError, TypeError, KeyError, RecursionError)
+BAD_LINE = (ValueError, TypeError, KeyError, AttributeError, RecursionError)
 INTACT = "allowed is the file that the run wrote"
 
 # A resumed run may differ in these.
@@ -353,16 +354,34 @@ def line_of(data: bytes) -> dict[str, Any]:
     line: dict[str, Any] = json.loads(data)
     if not (type(line["round"]) is int and isinstance(line["scope"], str)):
         raise ValueError
-    if line["scope"] == "global":
-        line["bytes"], line["failures"], line["wall_seconds"]  # a KeyError without them
-    if line["scope"] == "seconds":
-        if not isinstance(line["clients"], dict) or not isinstance(line["edges"], dict):
-            raise TypeError
-        for client, own in line["clients"].items():
-            int(client), own["edge"]
-        for own in (*line["clients"].values(), *line["edges"].values()):
-            Seconds.from_data(own)
+    if line["scope"] in CHECKS:
+        CHECKS[line["scope"]](line)
     return line
+
+
+def _check_global(line: Mapping[str, Any]) -> None:
+    counts = [n for tier in line["bytes"].values() for kinds in tier.values() for n in kinds.values()]
+    numbers = (*counts, line["failures"], line["wall_seconds"])
+    if not (all(map(is_number, numbers)) and isinstance(line.get("test", {}), dict)):
+        raise TypeError
+
+
+def _check_edge(line: Mapping[str, Any]) -> None:
+    if not all(isinstance(failure, dict) for failure in line["failures"]):
+        raise TypeError
+
+
+def _check_seconds(line: Mapping[str, Any]) -> None:
+    if not isinstance(line["clients"], dict) or not isinstance(line["edges"], dict):
+        raise TypeError
+    for client, took in line["clients"].items():
+        int(client), took["edge"]
+    for took in (*line["clients"].values(), *line["edges"].values()):
+        Seconds.from_data(took)
+
+
+# By scope, what raises one of `BAD_LINE` for a line that could not be read later.
+CHECKS = {"global": _check_global, "edge": _check_edge, "seconds": _check_seconds}
 
 
 def _lines_until(last_round: int, lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

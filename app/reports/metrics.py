@@ -112,6 +112,7 @@ def global_line(
         "failures": failures,
         "edges_left_out": [name for name, edge in outcome.edges.items() if edge.arrays is None],
         **({"evaluation_failures": without_line} if without_line else {}),
+        **({} if outcome.is_new else {"made_no_model": True}),
         **({"cloud_failures": [failure.reason for failure in outcome.failures]} if outcome.failures else {}),
         "bytes": nested(counts),
         **({"closed_form_bits": dict(closed_form_bits)} if closed_form_bits else {}),
@@ -134,6 +135,12 @@ def seconds_line(number: int, edges: Mapping[str, OfEdge]) -> Line:
         "clients": {str(client): clients[client] for client in sorted(clients)},
         "edges": {name: own.edge.as_data() for name, own in edges.items()},
     }
+
+
+def gives_a_model(lines: Sequence[Mapping[str, Any]]) -> bool:
+    """Return whether clients trained in a round, and the cloud made a model in one."""
+    rounds = [line for line in lines if line["scope"] == "global"]
+    return any(line.get("trained") for line in lines) and any(not line.get("made_no_model") for line in rounds)
 
 
 def failures_of(line: Mapping[str, Any]) -> Sequence[Line]:

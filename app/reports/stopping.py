@@ -25,6 +25,8 @@ class SoFar:
 
     Attributes
     ----------
+    round : int
+        The last one.
     accuracy : float
         Test accuracy of the last round; less than any where it was not evaluated.
     best : float
@@ -39,6 +41,7 @@ class SoFar:
         Why the run ends with the last round, whatever `Stop` says; nothing if it goes on.
     """
 
+    round: int = 0
     accuracy: float = -math.inf
     best: float = -math.inf
     evaluated_since: int = 0
@@ -58,6 +61,7 @@ class SoFar:
 
     def add(self, line: Mapping[str, Any]) -> None:
         """Add a round by its global line."""
+        self.round = line["round"]
         self.accuracy = -math.inf
         if "test" in line:
             accuracy = line["test"].get(ACCURACY)
@@ -85,6 +89,10 @@ class SoFar:
         }
         found = (f"{key} = {at}: {text}" for key, (at, value, text) in reached.items() if 0 < at <= value)
         return next(found, self.ends)
+
+    def ends_early(self, stop: Stop, num_rounds: int) -> str:
+        """Return the `reason`, if the run ends by it before `num_rounds`."""
+        return self.reason(stop) if self.round < num_rounds else ""
 
 
 @dataclass(frozen=True)
@@ -126,6 +134,7 @@ class StopRule:
     def round_over(self, report: RoundReport) -> None:
         """Notice a round; its line is not written yet."""
         line = {
+            "round": report.outcome.number,
             "bytes": nested(self.meter.so_far()),
             "wall_seconds": report.wall_seconds(),
             "ends": next(filter(None, (part.ends(report.outcome) for part in self.parts)), ""),
@@ -133,7 +142,7 @@ class StopRule:
             **({"energy_joules": {"so_far": self.world.joules}} if self.world else {}),
         }
         self.so_far.add(line)
-        report.stopped = self.so_far.reason(self.stop)
+        report.stopped = self.so_far.ends_early(self.stop, report.num_rounds)
         if report.stopped:
             self._make_last(report)
 

@@ -265,7 +265,7 @@ def _report(checked: CheckedRun, arrays: ArrayRecord, closed_form: Mapping[str, 
     write_partition(
         folder, class_counts(federation.profiles, federation.hierarchical.topology, about.get("classes", ()))
     )
-    write_summary(title, folder, lines, closed_form, config.stop)
+    write_summary(title, folder, lines, closed_form, config.stop, config.federation.global_rounds)
     if config.report.plots:
         heading = picture_title(config.algorithm.name, config.data, config.federation.num_clients, config.seed)
         draw_run(heading, folder, lines)

@@ -349,7 +349,7 @@ class Split(Section):
     `"package.module:function"`.
     """
     upload_every: Annotated[int, Field(ge=0, le=MOST)] = 1
-    """With these: each client sends the activations of each so manieth of its mini-batches of a round, from the first
+    """With these: each client sends the activations of every n-th of its mini-batches of a round, from the first
     on, and the edge trains on them; 0: none, so the edge's blocks stay as they are.
     """
 
@@ -371,8 +371,7 @@ class StreamSettings(Section):
     payload: Literal["float32", "float16", "bfloat16", "int8", "top-25%", "top-10%"] = "float32"
     """Format of activations and gradients in a stream: `"float32"`, `"float16"`, `"bfloat16"`, `"int8"` with a scale
     per sample, or only the largest values of each sample, `"top-25%"` and `"top-10%"`, whose rest is added later
-    ([streams](streams.md#smaller-payloads)). The last two are not for `tail-layer` nor for
-    `split.label-policy="labels"`.
+    ([streams](streams.md#smaller-payloads)), but not with `tail-layer` or `split.label-policy="labels"`.
     """
     address: Annotated[str, Tag.OWN_AT_EDGES, Tag.HOW] = "127.0.0.1"
     """Name or address under which clients reach the edge."""
@@ -382,7 +381,7 @@ class StreamSettings(Section):
     """PEM file of a certificate for `stream.address`; by default one is made for the run."""
     key: Annotated[str, Tag.PATH, Tag.OWN_AT_EDGES, Tag.HOW] = ""
     """PEM file of the key of `stream.certificate`."""
-    timeout: Annotated[float, Field(gt=0, le=86_400), Tag.OWN_AT_EDGES, Tag.MAY_CHANGE] = 60.0
+    timeout: Annotated[float, Field(ge=0.001, le=86_400), Tag.OWN_AT_EDGES, Tag.MAY_CHANGE] = 60.0
     """Seconds that an edge waits for a client's next mini-batch."""
     micro_batches: Annotated[int, Field(ge=1, le=1024)] = 1
     """Parts in which a client sends each mini-batch: the edge computes on one while the next is under way

@@ -14,11 +14,13 @@ from espalier.clients.messages.train import NUM_VALIDATION, PERSONAL, TOP, VALID
 from espalier.clients.shared.cut import Cut
 from espalier.clients.task import Objective
 from espalier.strategies import (
+    EdgeHalf,
     EqualWeights,
     Hierarchical,
     KnownClients,
     Profile,
 )
+from espalier.strategies.edges import edge_of
 from espalier.strategies.profiles import profiles_by_node
 from espalier.strategies.randomness import derived_seed
 from espalier.strategies.sampled_evaluation import SampledEvaluation
@@ -26,11 +28,16 @@ from espalier.strategies.state import UnsavableError, strategy_state
 
 
 def check_states(hierarchical: Hierarchical) -> None:
-    """Refuse a strategy with attributes that can't be saved; what saves itself may need a round first."""
+    """Refuse strategies and edges' halves whose attributes can't be saved; what saves itself may need a round first."""
     for strategy in (hierarchical.cloud, *map(strategy_of, hierarchical.edges.values())):
         if isinstance(strategy, Strategy) and not hasattr(strategy, "state_dict"):
             with unsavable_as_user_error():
                 strategy_state(strategy)
+    for edge in hierarchical.edges.values():
+        half = getattr(edge_of(edge).inner, "half", None)
+        if isinstance(half, EdgeHalf) and type(half).state_dict is EdgeHalf.state_dict:
+            with unsavable_as_user_error():
+                half.state_dict()
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """A client's round of whole models, as its algorithm's rule goes on; whatever trains carries out its passes."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from flwr.app import ConfigRecordValues, Context, Message
@@ -11,6 +11,7 @@ from ..messages.train import LOCAL_ROUNDS, Train
 from ..shared.arrays import to_weights
 from ..shared.correction import Weights
 from ..shared.local_round import Begun, Done, Learned, Pass
+from ..shared.tied import other_names, with_other_names
 from ..task import ClientTask, LocalTraining
 
 NO_EXAMPLES = "it has no training examples yet"
@@ -61,6 +62,7 @@ class RuledRound:
         self.instruction = Train.from_content(message.content)
         self._training = planned(task.training, self.instruction.config).at(self.instruction.server_round)
         self._task, self._context = task, context
+        self._others = other_names(task.model)
         self._num_examples = task.num_train(self.instruction.server_round)
         if not self._num_examples:
             raise ValueError(NO_EXAMPLES)
@@ -72,7 +74,7 @@ class RuledRound:
             Begun(self._start, self._trained, sent, kept(context), tuple(task.own), self._num_batches(self._training))
         )
         self._loss: float | None = None
-        self._next: Pass | Done = next(self._conversation)
+        self._next = self._went_on(lambda: next(self._conversation))
 
     @property
     def is_over(self) -> bool:
@@ -83,7 +85,7 @@ class RuledRound:
     def start(self) -> Weights:
         """The state of the model that the due pass starts from."""
         due = self._passing
-        return self._start if due.start is None else due.start
+        return self._start if due.start is None else with_other_names(due.start, self._others)
 
     @property
     def due(self) -> Pass:
@@ -103,24 +105,34 @@ class RuledRound:
         training, due = self.training, self.due
         steps = self._num_batches(training) if due.batches is None else len(due.batches)
         path = training.learning_rate * steps
-        try:
-            self._next = self._conversation.send(
-                Learned(state, path, steps, training.momentum, due.correction.pull, loss)
-            )
-        except StopIteration as stop:
-            self._next = stop.value
+        told = Learned(state, path, steps, training.momentum, due.correction.pull, loss)
+        self._next = self._went_on(lambda: self._conversation.send(told))
 
     def result(self) -> LocalResult:
         """Return what the client has learned; it keeps what its rule and its algorithm say."""
         done, task = self._next, self._task
-        if not isinstance(done, Done) or self._loss is None:
-            raise TypeError(f"a rule returned {type(done).__name__} without a pass, expected Done after one")
+        assert isinstance(done, Done)
+        assert self._loss is not None
         keep(self._context, done.kept)
+        learned = with_other_names(done.weights, self._others)
         if task.own:
-            keep(self._context, {name: done.weights[name] for name in task.own}, OWN_WEIGHTS)
-        weights = {name: tensor for name, tensor in done.weights.items() if name not in task.own}
+            keep(self._context, {name: learned[name] for name in task.own}, OWN_WEIGHTS)
+        weights = {name: tensor for name, tensor in learned.items() if name not in task.own}
         loss = self._loss if done.loss is None else done.loss
         return LocalResult(self.instruction, self._training, weights, loss, self._num_examples, done.told)
+
+    def _went_on(self, go_on: Callable[[], Pass]) -> Pass | Done:
+        """Return what the rule does next; TypeError for one that keeps to no conversation."""
+        try:
+            due = go_on()
+        except StopIteration as stop:
+            if not isinstance(stop.value, Done) or self._loss is None:
+                what = type(stop.value).__name__ if self._loss is not None else "before any pass"
+                raise TypeError(f"the algorithm's rule returned {what}: allowed is Done, after a pass") from None
+            return stop.value
+        if not isinstance(due, Pass):
+            raise TypeError(f"the algorithm's rule yielded {type(due).__name__}: allowed is Pass")
+        return due
 
     @property
     def _passing(self) -> Pass:

@@ -10,7 +10,7 @@ from espalier.clients.shared.arrays import to_record, to_weights
 from espalier.clients.shared.correction import Weights
 from espalier.clients.shared.local_round import Begun, Learned, LocalRound, Rule, ended
 
-from ..edge_half import EdgeHalf, Gathered, GuardOfTold, averaged_within, moved, of_blocks
+from ..edge_half import EdgeHalf, Gathered, GuardOfTold, averaged_within, moved, of_blocks, sent_beside
 from ..exchange import Exchanges
 from ..views import MemberGrid
 from .averages import on_cpu
@@ -65,7 +65,7 @@ class SplitAlgorithm(SplitFedV1):
 
     def beside(self, node_id: int) -> Mapping[str, Tensor]:
         """Return what the edge's half sends."""
-        return self.half.sent(node_id)
+        return sent_beside(self.half, node_id)
 
     @property
     def corrects(self) -> bool:
@@ -78,7 +78,7 @@ class SplitAlgorithm(SplitFedV1):
         for node_id, server in servers.items():
             assert isinstance(server, ServerSide)
             start = {name: tensor.detach().clone() for name, tensor in server.state_dict().items()}
-            own = of_blocks(self.half.sent(node_id), start, model)
+            own = of_blocks(sent_beside(self.half, node_id), start, model)
             trained = {name: start[name] for name in server.trained}
             self._rounds[node_id] = self.rule(Begun(start, trained, own, self._kept.get(node_id, {})))
             server.correct(next(self._rounds[node_id]).corrected().pulled(pull, trained))

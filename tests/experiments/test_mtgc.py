@@ -11,13 +11,13 @@ from espalier.app.comparison.runs import FinishedRun
 from espalier.app.config.parse import read_toml
 from espalier.app.ground.errors import UserError
 from experiments import mtgc
-from experiments.mtgc import main, of_seeds, rounds_to, row_of, two_level
+from experiments.mtgc import ROWS, main, of_seeds, rounds_to, two_level
 from experiments.recorded_rounds import RoundLine, by_run
 from experiments.recorded_runs import read_lines, write_lines
 
 ROOT = Path(__file__).parents[2]
 RECORDED = ROOT / "docs/data/mtgc.csv"
-SHOWN = list(mtgc.planned())
+SHOWN = list(ROWS.planned)
 LABELS = np.repeat(np.arange(10), 5000)
 
 
@@ -47,17 +47,17 @@ def test_sizes_that_do_not_divide_leave_nobody_and_nothing_out():
 
 
 def finished(**settings):
-    own = mtgc.planned()["HFedAvg"]
+    own = ROWS.planned["HFedAvg"]
     return FinishedRun(Path("run"), {**own, **settings}, {}, {})
 
 
 def test_a_run_is_of_the_row_whose_settings_it_has():
-    for row, settings in mtgc.planned().items():
-        assert row_of(finished(**settings)) == row
-    assert row_of(finished(**{"edge-strategy": "FedProx(proximal_mu=0.0001)"})) == "FedProx"
+    for row, settings in ROWS.planned.items():
+        assert ROWS.row_of(finished(**settings)) == row
+    assert ROWS.row_of(finished(**{"edge-strategy": "FedProx(proximal_mu=0.0001)"})) == "FedProx"
     for other in ({"edge-strategy": "Krum"}, {"algorithm": "feddyn"}, {"edge-strategy": "FedProx(proximal_mu=1.0)"}):
         with pytest.raises(UserError, match=r"allowed are those of a row of mtgc-rows\.toml"):
-            row_of(finished(**other))
+            ROWS.row_of(finished(**other))
 
 
 def test_rounds_are_counted_to_the_first_that_is_there(tmp_path, capsys):

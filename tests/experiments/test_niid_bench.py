@@ -1,11 +1,43 @@
-"""The model of niid_bench is that of its table."""
+"""niid_bench's comparison: the model of its table, and a table of what is recorded."""
+
+from pathlib import Path
 
 import torch
 
-from experiments.niid_bench import cnn
+from experiments.niid_bench import PUBLISHED, ROWS, SHOWN, cnn, main
+from experiments.recorded_rounds import RoundLine, by_run
+from experiments.recorded_runs import read_lines, write_lines
+
+ROOT = Path(__file__).parents[2]
+RECORDED = ROOT / "docs/data/niid-bench.csv"
 
 
-def test_it_has_the_published_sizes():
+def test_the_model_has_the_published_sizes():
     model = cnn(10, (3, 32, 32))
     assert [sum(p.numel() for p in block.parameters()) for block in model] == [456, 2_416, 58_284, 850]
     assert model(torch.zeros(2, 3, 32, 32)).shape == (2, 10)
+
+
+def test_the_sweep_has_the_published_rows():
+    assert {row.split()[0] for row in ROWS.planned} == set(PUBLISHED)
+
+
+def test_the_table_counts_rounds_from_one_and_leaves_out_what_comes_after_the_last_shown(tmp_path, capsys):
+    def rounds(row, seed, last):
+        figures = [(number, number / 100, number) for number in range(1, last + 1)]
+        return [RoundLine(row, seed, *figure, "abc", "a machine, 2 cores") for figure in figures]
+
+    write_lines(RoundLine, tmp_path / "runs.csv", [*rounds("FedProx 0.01", 0, 30), *rounds("FedAvg", 0, 20)])
+    main(["--csv", str(tmp_path / "runs.csv")])
+    assert SHOWN == (5, 10, 20)
+    assert capsys.readouterr().out.splitlines()[2:] == [
+        "| FedAvg | 0.0500 | 0.1000 | 0.2000 | 0.2000 | 0.6247 |",
+        "| FedProx 0.01 | 0.0500 | 0.1000 | 0.2000 | 0.2000 | 0.6563 |",
+    ]
+
+
+def test_the_page_shows_what_is_recorded(capsys):
+    main(["--csv", str(RECORDED)])
+    assert capsys.readouterr().out in (ROOT / "docs/tables.md").read_text()
+    runs = by_run(read_lines(RoundLine, RECORDED), list(ROWS.planned))
+    assert {len(rounds) for rounds in runs.values()} == {SHOWN[-1]}

@@ -166,7 +166,7 @@ class AsynchronousClients(Part):
             if not isinstance(strategy, Strategy):
                 kind = type(strategy).__name__
                 why = f"an algorithm whose edges are of {kind}, which runs its rounds by itself"
-                raise UserError(f"async.mode: allowed is 'off' for {why}")
+                raise UserError(f"async.mode is on: allowed is 'off' for {why}")
             return AsynchronousEdge(strategy, self.topology[name], self.tiers[name], self.pace)
 
         return make

@@ -29,8 +29,10 @@ def check_strategies(case: Case) -> None:
 
 
 def without_use(case: Case) -> Unused:
-    """Yield what is for edges that there are none of."""
-    if case.is_flat and case.algorithm.trains_clients:
+    """Yield what is for edges that there are none of, and for updates that nobody sends."""
+    if not case.algorithm.averages and case.algorithm.trains_clients:
+        yield ("compress.client", "compress.edge"), f"in algorithm = {case.algorithm.text!r} no update is sent"
+    elif case.is_flat and case.algorithm.trains_clients:
         yield ("compress.edge",), f"algorithm = {case.algorithm.text!r} has no edges"
 
 

@@ -130,7 +130,7 @@ def test_the_fields_of_lines_are_all_known(tmp_path):
         seen |= set(found)
         assert ("async" in found) == (name == "asynchronous")
     of_averages = {name for name in FIELDS if name.startswith("privacy-")}  # in no line
-    assert seen >= FIELDS - {"evaluation_failures", "cloud_failures"} - of_averages
+    assert seen >= FIELDS - {"evaluation_failures", "cloud_failures", "made_no_model"} - of_averages
 
 
 def test_failed_evaluations_at_edges_without_a_line_are_named_in_the_global_one(tmp_path):

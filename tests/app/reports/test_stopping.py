@@ -128,6 +128,16 @@ def test_a_run_that_gets_no_better_ends_and_says_so(tmp_path, capsys):
     assert summary(folder) == before
 
 
+def test_a_limit_that_the_last_planned_round_reaches_stops_nothing(tmp_path, capsys):
+    folder = run_app(tmp_path / "run", global_rounds=2, stop_patience=1, learning_rate=1e-30, **SMALL)
+    assert summary(folder)["rounds"] == 2
+    assert "stopped" not in summary(folder)
+    assert "stopped" not in capsys.readouterr().out
+    assert main([f"resume={folder}", "global-rounds=3"]) == 0
+    assert summary(folder)["rounds"] == 2
+    assert summary(folder)["stopped"].startswith("stop.patience = 1: no test accuracy above 0.")
+
+
 def test_a_stopped_run_is_over_until_its_limit_is_changed(tmp_path, caplog):
     whole = run_app(tmp_path / "whole", global_rounds=4, **SMALL | STATEFUL)
     limit = all_bytes(run_app(tmp_path / "one", global_rounds=1, **SMALL | STATEFUL))

@@ -1,0 +1,118 @@
+"""Halves of an algorithm of one's own: what they may hold and return, and what is said where they may not."""
+
+import logging
+from dataclasses import replace
+
+import pytest
+import torch
+
+from espalier.app.algorithms.fedavg import FEDAVG
+from espalier.app.algorithms.strategies import edge_of_halves
+from espalier.app.command_line import main
+from espalier.clients.half import ClientHalf
+from espalier.clients.shared.local_round import Done, Pass
+from espalier.strategies import EdgeHalf
+from tests.app.runs import run_app, same_weights
+
+SHORT = {"num_clients": 3, "global_rounds": 3}
+
+
+def own(rule, half=EdgeHalf):
+    client = ClientHalf(rule=rule)
+    return replace(
+        FEDAVG,
+        strategy_key="edge-strategy",
+        client=client,
+        make_edge=lambda site: edge_of_halves(site, client, half()),
+    )
+
+
+def drawn(begun):
+    """Draw the client's weights to those that its last models had in the mean, by a number that the edge sends."""
+    learned = yield Pass()
+    by = float(begun.sent["by"])
+    mean = {name: begun.sent.get(name, weights) for name, weights in begun.trained.items()}
+    moved = {name: torch.lerp(learned.weights[name], mean[name].to(learned.weights[name]), by) for name in mean}
+    return Done({**learned.weights, **moved}, told={"norm": torch.tensor(1.0)})
+
+
+class Remembers(EdgeHalf):
+    """Keeps models by client in lists, and a number."""
+
+    def __init__(self):
+        self.models, self.rounds = {}, 0
+
+    def sent(self, node_id):
+        mine = self.models.get(node_id, [])
+        mean = {name: sum(one[name] for one in mine) / len(mine) for name in mine[0]} if mine else {}
+        return {**mean, "by": 0.25 * self.rounds}
+
+    def averaged(self, gathered):
+        for node_id, model in gathered.models.items():
+            self.models.setdefault(node_id, []).append({name: weights.clone() for name, weights in model.items()})
+        self.rounds += 1
+        return gathered.models
+
+
+REMEMBERS = own(drawn, Remembers)
+
+
+def test_lists_of_weights_by_client_are_saved_as_they_are(tmp_path):
+    straight = run_app(tmp_path / "straight", algorithm=f"{__name__}:REMEMBERS", **SHORT)
+    resumed = run_app(tmp_path / "resumed", algorithm=f"{__name__}:REMEMBERS", **SHORT | {"global_rounds": 1})
+    assert main([f"resume={resumed}", "global-rounds=3"]) == 0
+    assert same_weights(straight, resumed)
+    plain = run_app(tmp_path / "plain", algorithm="fedavg", **SHORT)
+    assert not same_weights(straight, plain)
+
+
+class Unsavable(EdgeHalf):
+    """Keeps a set."""
+
+    def __init__(self):
+        self.seen = {1, 2}
+
+
+UNSAVABLE = own(drawn, Unsavable)
+
+
+def test_a_half_that_can_not_be_saved_is_refused_before_training(tmp_path, capsys):
+    assert main([f"algorithm={__name__}:UNSAVABLE", f"output-dir={tmp_path / 'run'}"]) == 2
+    said = (
+        "Unsavable.seen is a set, which can't be saved: give the class methods state_dict() and load_state_dict(state)"
+    )
+    assert capsys.readouterr().err == f"error: {said}\n"
+    assert not (tmp_path / "run").exists()
+
+
+def returns_nothing(begun):
+    yield Pass()
+
+
+def makes_no_pass(begun):
+    return Done(begun.start)
+    yield
+
+
+def yields_another(begun):
+    yield "a pass"
+
+
+NOTHING, NO_PASS, ANOTHER = own(returns_nothing), own(makes_no_pass), own(yields_another)
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("NOTHING", "TypeError: the algorithm's rule returned NoneType: allowed is Done, after a pass"),
+        ("NO_PASS", "TypeError: the algorithm's rule returned before any pass: allowed is Done, after a pass"),
+        ("ANOTHER", "TypeError: the algorithm's rule yielded str: allowed is Pass"),
+    ],
+)
+def test_a_rule_that_keeps_to_no_conversation_is_told_so(name, reason, tmp_path, caplog):
+    settings = [f"algorithm={__name__}:{name}", "num-clients=2", "global-rounds=1", f"output-dir={tmp_path / 'run'}"]
+    with caplog.at_level(logging.WARNING):
+        assert main(settings) == 2
+    left_out = [record.getMessage() for record in caplog.records if "of cloud left out" in record.getMessage()]
+    assert len(left_out) == 2
+    assert all(line.endswith(reason) for line in left_out)
