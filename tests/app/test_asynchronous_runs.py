@@ -274,11 +274,14 @@ def test_a_fast_client_has_the_whole_time(tmp_path):
     assert np.isclose(summary(folder)["simulated_seconds"], lines(folder, "global")[-1]["simulated_seconds"])
 
 
-def test_a_cloud_that_makes_no_model_is_a_failure_with_its_reason(tmp_path):
+def test_a_cloud_that_makes_no_model_is_a_failure_with_its_reason(tmp_path, capsys):
     # Seven updates, but of fewer edges, since fast ones come twice; Bulyan needs seven of them.
     cloud = {"num_clients": 16, "num_edges": 8, "cloud_strategy": "Bulyan(num_malicious_nodes=1)"}
     buffered = {"async_mode": "fedbuff", "buffer_size": 7}
-    folder = run_app(tmp_path / "run", algorithm="h-fedavg", local_epochs=1, batches_per_epoch=1, **cloud, **buffered)
+    short = {"global_rounds": 2, "local_epochs": 1, "batches_per_epoch": 1, "report_plots": False}
+    folder, given = tmp_path / "run", {"algorithm": "h-fedavg", **short, **cloud, **buffered}
+    assert main([f"{key_of(k)}={json.dumps(v)}" for k, v in given.items()] + [f"output-dir={folder}"]) == 2
+    assert f"error: {folder}: the cloud made no model in any round;" in capsys.readouterr().err
     told = [line["cloud_failures"] for line in lines(folder, "global")]
     assert told == [["the cloud made no model of 5 replies"], ["the cloud made no model of 6 replies"]]
     assert summary(folder)["failures"] == 2

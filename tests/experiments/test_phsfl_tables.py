@@ -216,7 +216,7 @@ def test_what_the_page_says_of_the_printed_settings_follows_from_the_record():
     models = [line for line in at_the_end(lines) if line.steps == 0 and line.batches_per_epoch == 5]
     below = sorted(PAPER[line.alpha, line.algorithm, False][0] - line.accuracy for line in models)
     assert len(below) == 4
-    assert f"all four are {below[0]:.4f} to {below[-1]:.4f} below" in text
+    assert f"All four global models are {below[0]:.4f} to {below[-1]:.4f} below" in text
     centralised = {line.round: line.accuracy for line in lines if line.algorithm == "centralised"}
     highest = max(centralised, key=lambda epoch: centralised[epoch])
     assert f"At its best, after epoch {highest}, it has {centralised[highest]:.4f}" in text

@@ -181,6 +181,7 @@ def test_the_noise_of_differential_privacy_stays_and_takes_no_variance_below_zer
     def private():
         return DifferentialPrivacyServerSideFixedClipping(FedAvg(**ANY), 50.0, 1.0, NUM_CLIENTS)
 
+    np.random.seed(0)  # noqa: NPY002 (Flower's noise is of the global generator)
     (clients,), (model,) = run(private, rounds=1)
     assert np.abs(model["norm.running_mean"] - mean(clients)["norm.running_mean"]).max() > 0.5
     assert model["norm.running_var"].min() == 0

@@ -195,7 +195,7 @@ def test_files_of_something_else_are_one_line(planned, tmp_path):
     for name, content in (
         ("world.json", '{"clients": [{}]}'),
         ("clients.csv", "client,edge,loss\n0,west,many\n"),
-        ("metrics.jsonl", '{"round": 1, "scope": "edge", "edge": "west"}\n' + NO_ROUND),
+        ("metrics.jsonl", '{"round": 1, "scope": "edge", "edge": "west", "failures": []}\n' + NO_ROUND),
         ("config.json", "[]"),
     ):
         folder = tmp_path / name
