@@ -11,6 +11,8 @@ from pathlib import Path
 
 from torch import nn
 
+from espalier.app.comparison.runs import FinishedRun
+from espalier.app.ground.errors import UserError
 from experiments.recorded_rounds import RoundLine, Rows, by_run, mean_of, rounds_with
 from experiments.records import run_script
 
@@ -56,13 +58,20 @@ def print_table(lines: Sequence[RoundLine]) -> None:
         print(f"| {row} | {' | '.join(cells)} | {PUBLISHED[row.split()[0]]:.4f} |")
 
 
+def row_of(run: FinishedRun) -> str:
+    """Return the row of the table that a run is of, which has as many rounds as the table shows, or more."""
+    if (number := run.settings["global-rounds"]) < SHOWN[-1]:
+        raise UserError(f"{run.folder}: global-rounds = {number}: allowed is {SHOWN[-1]} or more")
+    return ROWS.row_of(run)
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Add the runs that the CSV lacks, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folders", type=Path, nargs="*", help="finished runs, or the sweep's folder")
     parser.add_argument("--csv", type=Path, required=True)
     given = parser.parse_args(arguments)
-    print_table(rounds_with(given.csv, given.folders, SETTINGS, {*ROWS.varied, "global-rounds"}, ROWS.row_of))
+    print_table(rounds_with(given.csv, given.folders, SETTINGS, {*ROWS.varied, "global-rounds"}, row_of))
 
 
 if __name__ == "__main__":

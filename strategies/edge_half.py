@@ -17,7 +17,7 @@ from espalier.clients.shared.text import quoted
 
 from .guards.updates import UpdateGuard, guard_state, load_guard_state
 from .reply_faults import array_fault
-from .state import check_attribute
+from .state import check_savable, unsavable_attribute
 
 NO_USE = "what it tells beside the model is of no use"
 MOST_NUMBERS = 16  # that a client tells beside the model
@@ -110,8 +110,11 @@ class EdgeHalf:
         """Return what must survive an interruption; UnsavableError if an attribute is of a type that can't."""
         state = {}
         for name, value in vars(self).items():
-            state[name] = _with_records(value)
-            check_attribute(self, name, state[name])
+            try:
+                state[name] = _with_records(value)
+                check_savable(state[name])
+            except TypeError as error:
+                raise unsavable_attribute(self, name, error) from None
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -127,9 +130,11 @@ def sent_beside(half: EdgeHalf, node_id: int) -> Weights:
 
 
 def _with_records(value: Any) -> Any:
-    """Return a value with a record in the place of every mapping of weights in it."""
+    """Return a value with records in the place of weights by name; TypeError for a mapping that is no dict."""
     if isinstance(value, Mapping):
-        is_weights = all(isinstance(own, Tensor) for own in value.values())
+        if type(value) is not dict:
+            raise TypeError(type(value).__name__)
+        is_weights = all(isinstance(name, str) and isinstance(own, Tensor) for name, own in value.items())
         return to_record(value) if is_weights else {key: _with_records(own) for key, own in value.items()}
     return [_with_records(own) for own in value] if isinstance(value, list) else value
 

@@ -38,7 +38,7 @@ def strategy_state(strategy: Any) -> dict[str, Any]:
     if hasattr(strategy, "state_dict"):
         own = dict(strategy.state_dict())
         try:
-            _check_savable(own)
+            check_savable(own)
         except TypeError as error:
             raise UnsavableError(
                 f"{type(strategy).__name__}.state_dict() holds a {error}, which can't be saved: let it return numbers, "
@@ -52,19 +52,12 @@ def strategy_state(strategy: Any) -> dict[str, Any]:
         try:
             state[name] = _attribute_as_data(value)
         except TypeError as error:
-            raise _unsavable_attribute(strategy, name, error) from None
+            raise unsavable_attribute(strategy, name, error) from None
     return state
 
 
-def check_attribute(owner: Any, name: str, value: Any) -> None:
-    """Raise UnsavableError, which names the attribute, for a value that can't be saved."""
-    try:
-        _check_savable(value)
-    except TypeError as error:
-        raise _unsavable_attribute(owner, name, error) from None
-
-
-def _unsavable_attribute(owner: Any, name: str, what: TypeError) -> UnsavableError:
+def unsavable_attribute(owner: Any, name: str, what: TypeError) -> UnsavableError:
+    """Return the error for an attribute that is `what`, by its type."""
     methods = "state_dict() and load_state_dict(state)"
     return UnsavableError(
         f"{type(owner).__name__}.{name} is a {what}, which can't be saved: give the class methods {methods}"
@@ -164,12 +157,12 @@ def _attribute_as_data(value: Any) -> Any:
     return _as_data(value)
 
 
-def _check_savable(value: Any, depth: int = 0) -> None:
+def check_savable(value: Any, depth: int = 0) -> None:
     """Raise TypeError unless a value can be saved, if as a plainer one, such as a dict for a Counter."""
     if isinstance(value, list | tuple | dict):
         _check_depth(value, depth)
         for item in value if not isinstance(value, dict) else (*value, *value.values()):
-            _check_savable(item, depth + 1)
+            check_savable(item, depth + 1)
     elif not isinstance(value, _DATA):
         raise TypeError(type(value).__name__)
 

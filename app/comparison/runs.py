@@ -13,7 +13,7 @@ from espalier.app.ground.figures import is_figure
 from espalier.app.reports.folder import ResultsFolder, damaged
 from espalier.app.reports.initial import initial_figures_of
 from espalier.app.reports.made_by import MAKER, makers_of
-from espalier.app.reports.metrics import gives_a_model, lacks_figures
+from espalier.app.reports.metrics import NOBODY_TRAINED, lacks_figures, why_no_model
 from espalier.app.reports.owner import is_owned
 from espalier.app.reports.saved import saved_config
 from espalier.app.reports.stopping import SoFar
@@ -56,14 +56,14 @@ class FinishedRun:
 
 
 def is_over(path: Path) -> bool:
-    """Return whether the run in a folder is over: all rounds were made, somebody trained, and all figures are written.
+    """Return whether the run in a folder is over: all rounds were made and gave a model, and all figures are written.
 
     Raises
     ------
     UserError
         If the folder's files are damaged.
     """
-    return _is_written(path) and _gives_a_model(path, _lines_of_all_rounds(ResultsFolder(path)))
+    return _is_written(path) and not _why_no_model(path, _lines_of_all_rounds(ResultsFolder(path)))
 
 
 def _lines_of_all_rounds(folder: ResultsFolder) -> list[dict[str, Any]]:
@@ -75,10 +75,12 @@ def _lines_of_all_rounds(folder: ResultsFolder) -> list[dict[str, Any]]:
     return lines
 
 
-def _gives_a_model(path: Path, lines: Sequence[Mapping[str, Any]]) -> bool:
-    if gives_a_model(lines):
-        return True
-    return saved_config(path).may_train_nobody or (path / "world.json").exists()  # which a run with plans writes
+def _why_no_model(path: Path, lines: Sequence[Mapping[str, Any]]) -> str:
+    """Return why a run gave no model; nothing where it gave one, or nobody had to train."""
+    why = why_no_model(lines)
+    # A run with plans writes the world.
+    nobody_has_to = why == NOBODY_TRAINED and (saved_config(path).may_train_nobody or (path / "world.json").exists())
+    return "" if nobody_has_to else why
 
 
 def _is_written(path: Path) -> bool:
@@ -136,8 +138,8 @@ def read_run(path: Path) -> FinishedRun:
     if not _is_written(path):
         raise UserError(f"{path}: its run is not over; allowed are folders of runs that are")
     every = _lines_of_all_rounds(folder)
-    if not _gives_a_model(path, every):
-        raise UserError(f"{path}: its run made no model in any round; allowed are runs that gave a model")
+    if why := _why_no_model(path, every):
+        raise UserError(f"{path}: {why} in any round of its run; allowed are runs that gave a model")
     lines = [{key: line[key] for key in line if key != "clients"} for line in every if line["scope"] == "global"]
     makers = makers_of(folder)
     made_by = {key: "; ".join(dict.fromkeys(maker[key] for maker in makers)) for key in MAKER}

@@ -362,13 +362,17 @@ def line_of(data: bytes) -> dict[str, Any]:
 def _check_global(line: Mapping[str, Any]) -> None:
     counts = [n for tier in line["bytes"].values() for kinds in tier.values() for n in kinds.values()]
     numbers = (*counts, line["failures"], line["wall_seconds"])
-    if not (all(map(is_number, numbers)) and isinstance(line.get("test", {}), dict)):
+    if not all(map(is_number, numbers)):
         raise TypeError
+    if not all(isinstance(line.get(key, {}), dict) for key in ("test", "energy_joules")):
+        raise TypeError
+    for failure in line.get("evaluation_failures", ()):
+        failure["client"]
 
 
 def _check_edge(line: Mapping[str, Any]) -> None:
-    if not all(isinstance(failure, dict) for failure in line["failures"]):
-        raise TypeError
+    for failure in line["failures"]:
+        failure["client"]
 
 
 def _check_seconds(line: Mapping[str, Any]) -> None:

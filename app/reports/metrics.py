@@ -137,10 +137,15 @@ def seconds_line(number: int, edges: Mapping[str, OfEdge]) -> Line:
     }
 
 
-def gives_a_model(lines: Sequence[Mapping[str, Any]]) -> bool:
-    """Return whether clients trained in a round, and the cloud made a model in one."""
+NOBODY_TRAINED = "no client trained"
+
+
+def why_no_model(lines: Sequence[Mapping[str, Any]]) -> str:
+    """Return why no round gave a model; nothing where clients trained in one, and the cloud made a model in one."""
+    if not any(line.get("trained") for line in lines):
+        return NOBODY_TRAINED
     rounds = [line for line in lines if line["scope"] == "global"]
-    return any(line.get("trained") for line in lines) and any(not line.get("made_no_model") for line in rounds)
+    return "" if any(not line.get("made_no_model") for line in rounds) else "the cloud made no model"
 
 
 def failures_of(line: Mapping[str, Any]) -> Sequence[Line]:

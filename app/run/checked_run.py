@@ -150,7 +150,8 @@ def _last_round(stop: Stop, num_rounds: int, state: RunState | None, so_far: SoF
     """Return the last global round, as far as that is known: a resumed run may have been over."""
     reasons = (so_far.reason(stop), *(part.is_over() for part in parts))
     if state and (reason := next(filter(None, reasons), "")):
-        logger.info("the run is over since round %d by %s; to go on, change that", state.round, reason)
+        if state.round < num_rounds:
+            logger.info("the run is over since round %d by %s; to go on, change that", state.round, reason)
         return state.round
     return num_rounds
 

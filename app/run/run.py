@@ -21,7 +21,7 @@ from espalier.app.ground.errors import UserError
 from espalier.app.ground.memory import keep_memory
 from espalier.app.reports.folder import ResultsFolder, refuse_unwritable, refuse_used
 from espalier.app.reports.made_by import note_made_by
-from espalier.app.reports.metrics import gives_a_model
+from espalier.app.reports.metrics import NOBODY_TRAINED, why_no_model
 from espalier.app.reports.observers import BestRound
 from espalier.app.reports.run_state import RunState
 from espalier.app.reports.tracker import load_trackers
@@ -171,10 +171,9 @@ def run(config: RunConfig, engine: Engine, progress: ProgressDisplay, results_pa
                     carry_out(checked, state, progress)
             except (UnfitStateError, EdgeFailed) as error:  # an edge may have to wait for its first request
                 raise folder.other_state(str(error)) from error
-        if not gives_a_model(lines := folder.read_metrics()):
-            what = "the cloud made no model" if any(line.get("trained") for line in lines) else "no client trained"
-            message = f"{folder.path}: {what} in any round; metrics.jsonl has the reasons"
-            if not config.may_train_nobody:
+        if why := why_no_model(folder.read_metrics()):
+            message = f"{folder.path}: {why} in any round; metrics.jsonl has the reasons"
+            if not (why == NOBODY_TRAINED and config.may_train_nobody):
                 raise UserError(message)
             logger.warning(message)
         return folder.path

@@ -16,6 +16,18 @@ def other_names(model: nn.Module) -> dict[str, str]:
     return {name: known for name, known in names.items() if name != known}
 
 
+def as_loaded(state: Weights, others: Mapping[str, str]) -> Weights:
+    """Return a state as a model has it that loads it: a shared weight has the value of its last name under each.
+
+    The names of one weight come with different values where messages are compressed, or noise is added.
+    """
+    if not others:
+        return state
+    return with_other_names(
+        {**state, **{known: state[name] for name, known in others.items() if name in state}}, others
+    )
+
+
 def with_other_names(weights: Weights, others: Mapping[str, str]) -> Weights:
     """Return weights in which each that has further names, see `other_names`, has its value under all of them."""
     if not others:

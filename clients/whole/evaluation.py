@@ -14,7 +14,7 @@ from ..messages.labels import IGNORED
 from ..messages.train import ACCURACY, LOSS, PERSONAL, Evaluate, Evaluated
 from ..shared.arrays import to_weights
 from ..shared.nested import concatenate, rows_on
-from ..shared.tied import other_names, with_other_names
+from ..shared.tied import as_loaded, other_names, with_other_names
 from ..task import ClientTask, Examples, Objective
 
 BATCH_SIZE = 512
@@ -29,8 +29,9 @@ def evaluate(message: Message, context: Context, task: ClientTask) -> Message:
     state = {**sent, **(kept(context, OWN_WEIGHTS) or task.own)}
     personal = {}
     if task.half.personal is not None:
-        own_model = task.half.personal(state, kept(context))
-        task.model.load_state_dict(with_other_names(own_model, other_names(task.model)))
+        others = other_names(task.model)
+        own_model = task.half.personal(as_loaded(state, others), kept(context))
+        task.model.load_state_dict(with_other_names(own_model, others))
         own = figures_on(task.model, task.test, task.prepare, task.device, task.objective)
         personal = {PERSONAL + name: value for name, value in own.items()}
     return Message(evaluated_state(task, state, personal).to_content(), reply_to=message)

@@ -11,7 +11,7 @@ from ..messages.train import LOCAL_ROUNDS, Train
 from ..shared.arrays import to_weights
 from ..shared.correction import Weights
 from ..shared.local_round import Begun, Done, Learned, Pass
-from ..shared.tied import other_names, with_other_names
+from ..shared.tied import as_loaded, other_names, with_other_names
 from ..task import ClientTask, LocalTraining
 
 NO_EXAMPLES = "it has no training examples yet"
@@ -67,7 +67,7 @@ class RuledRound:
         if not self._num_examples:
             raise ValueError(NO_EXAMPLES)
         own = kept(context, OWN_WEIGHTS) or task.own
-        self._start = {**to_weights(self.instruction.arrays), **own}
+        self._start = as_loaded({**to_weights(self.instruction.arrays), **own}, self._others)
         self._trained = {n: self._start[n] for n, p in task.model.named_parameters() if p.requires_grad}
         sent = {} if self.instruction.sent is None else to_weights(self.instruction.sent)
         self._conversation = task.half.rule(

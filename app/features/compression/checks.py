@@ -30,10 +30,11 @@ def check_strategies(case: Case) -> None:
 
 def without_use(case: Case) -> Unused:
     """Yield what is for edges that there are none of, and for updates that nobody sends."""
-    if not case.algorithm.averages and case.algorithm.trains_clients:
-        yield ("compress.client", "compress.edge"), f"in algorithm = {case.algorithm.text!r} no update is sent"
-    elif case.is_flat and case.algorithm.trains_clients:
-        yield ("compress.edge",), f"algorithm = {case.algorithm.text!r} has no edges"
+    algorithm = case.algorithm
+    if case.is_flat and algorithm.trains_clients:
+        yield ("compress.edge",), f"algorithm = {algorithm.text!r} has no edges"
+    if algorithm.trains_clients and not algorithm.averages and not algorithm.splits:
+        yield ("compress.client",), f"clients of algorithm = {algorithm.text!r} send no updates"
 
 
 def single_updates(case: Case) -> str:

@@ -1,6 +1,7 @@
 """Halves of an algorithm of one's own: what they may hold and return, and what is said where they may not."""
 
 import logging
+from collections import defaultdict
 from dataclasses import replace
 
 import pytest
@@ -12,6 +13,7 @@ from espalier.app.command_line import main
 from espalier.clients.half import ClientHalf
 from espalier.clients.shared.local_round import Done, Pass
 from espalier.strategies import EdgeHalf
+from espalier.strategies.state import UnsavableError
 from tests.app.runs import run_app, same_weights
 
 SHORT = {"num_clients": 3, "global_rounds": 3}
@@ -64,6 +66,17 @@ def test_lists_of_weights_by_client_are_saved_as_they_are(tmp_path):
     assert same_weights(straight, resumed)
     plain = run_app(tmp_path / "plain", algorithm="fedavg", **SHORT)
     assert not same_weights(straight, plain)
+
+
+@pytest.mark.parametrize(
+    ("value", "what"),
+    [(defaultdict(list), "defaultdict"), ({7: torch.ones(2)}, "Tensor"), ([torch.ones(2)], "Tensor"), ({1}, "set")],
+)
+def test_what_would_come_back_as_another_is_refused_by_name(value, what):
+    half = EdgeHalf()
+    half.seen = value
+    with pytest.raises(UnsavableError, match=rf"EdgeHalf\.seen is a {what}, which can't be saved"):
+        half.state_dict()
 
 
 class Unsavable(EdgeHalf):

@@ -550,7 +550,7 @@ def test_a_run_in_which_nobody_trained_is_left_out_as_such(folder, tmp_path, cap
     (run / "world.json").unlink()
     assert main(["compare", str(tmp_path / "runs")]) == 2
     said = capsys.readouterr().err.splitlines()[0]
-    assert said.startswith(f"left out: {run}: its run made no model in any round; allowed are")
+    assert said.startswith(f"left out: {run}: no client trained in any round of its run; allowed are")
 
 
 def test_a_path_of_nobodys_home_gets_one_line(folder, capsys):
