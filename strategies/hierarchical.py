@@ -223,13 +223,20 @@ class Hierarchical(Edge):
             started = time.monotonic()
             training = self.train_round(number, arrays, train_config, grid)
             update: Update = _run(conversations, training, f"round {number}")
-            if not (is_new := update.arrays is not None):
+            if update.arrays is None:
                 logger.log(WARNING, "round %d: the cloud made no model, the global model stays as it is", number)
             else:
                 arrays = update.arrays
             seconds, failures = time.monotonic() - started, _own(update.failures)
             outcome = Round(
-                number, arrays, update.metrics, None, update.edges, seconds=seconds, failures=failures, is_new=is_new
+                number,
+                arrays,
+                update.metrics,
+                None,
+                update.edges,
+                seconds=seconds,
+                failures=failures,
+                is_new=update.arrays is not None,
             )
             if is_evaluated(number, num_rounds, self.evaluate_every):
                 outcome = self._evaluated(outcome, conversations, evaluate_config, grid)

@@ -2,9 +2,12 @@
 
 from pathlib import Path
 
+import pytest
 import torch
 
-from experiments.niid_bench import PUBLISHED, ROWS, SHOWN, cnn, main
+from espalier.app.comparison.runs import FinishedRun
+from espalier.app.ground.errors import UserError
+from experiments.niid_bench import PUBLISHED, ROWS, SHOWN, cnn, main, row_of
 from experiments.recorded_rounds import RoundLine, by_run
 from experiments.recorded_runs import read_lines, write_lines
 
@@ -41,3 +44,11 @@ def test_the_page_shows_what_is_recorded(capsys):
     assert capsys.readouterr().out in (ROOT / "docs/tables.md").read_text()
     runs = by_run(read_lines(RoundLine, RECORDED), list(ROWS.planned))
     assert {len(rounds) for rounds in runs.values()} == {SHOWN[-1]}
+    best = {row: max(line.accuracy for line in rounds) for (row, _), rounds in runs.items()}
+    assert abs(best["SCAFFOLD"] - best["FedAvg"]) < 0.001 < PUBLISHED["SCAFFOLD"] - PUBLISHED["FedAvg"]
+
+
+def test_a_run_of_fewer_rounds_is_not_recorded():
+    run = FinishedRun(Path("run"), {**ROWS.planned["FedAvg"], "global-rounds": 10}, {}, {})
+    with pytest.raises(UserError, match=r"^run: global-rounds = 10: allowed is 20 or more$"):
+        row_of(run)
