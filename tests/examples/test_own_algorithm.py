@@ -126,7 +126,7 @@ def test_edges_that_run_their_rounds_by_themselves_wait_for_their_clients(tmp_pa
     given = [f"{key.replace('_', '-')}={value}" for key, value in SMALL.items()]
     asynchronous = ["async.mode=fedbuff", "async.tier=edges", f"output-dir={tmp_path / 'run'}"]
     assert main([f"algorithm={NAME}", *given, *asynchronous]) == 2
-    said = "error: async.mode is on: allowed is 'off' for an algorithm whose edges are of SlowEdge"
+    said = "error: async.mode = 'fedbuff': allowed is 'off' for an algorithm whose edges are of SlowEdge"
     assert said in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
 

@@ -12,7 +12,7 @@ from flwr.serverapp.strategy import Strategy
 from espalier.app.features.asynchrony.settings import Asynchrony
 from espalier.app.features.case import Case
 from espalier.app.features.feature import Line, MakeEdge, MakeHierarchical, Part, RoundOver, Scene
-from espalier.app.ground.errors import UserError, bad_value
+from espalier.app.ground.errors import bad_value
 from espalier.app.planning.world import PlannedWorld
 from espalier.app.settings.values import path_of
 from espalier.sim.clock import ClientSeconds, EventClock, draw_client_seconds, read_client_seconds
@@ -140,6 +140,8 @@ class AsynchronousClients(Part):
 
     Parameters
     ----------
+    mode : str
+        The run's ``async.mode``.
     topology : Mapping[str, Sequence[int]]
         Node ids by edge.
     is_flat : bool
@@ -152,6 +154,7 @@ class AsynchronousClients(Part):
         How long clients take; None: the clock shows it.
     """
 
+    mode: str
     topology: Topology
     is_flat: bool
     tiers: Mapping[str, AsynchronousTier]
@@ -166,7 +169,7 @@ class AsynchronousClients(Part):
             if not isinstance(strategy, Strategy):
                 kind = type(strategy).__name__
                 why = f"an algorithm whose edges are of {kind}, which runs its rounds by itself"
-                raise UserError(f"async.mode is on: allowed is 'off' for {why}")
+                raise bad_value("async.mode", self.mode, f"'off' for {why}")
             return AsynchronousEdge(strategy, self.topology[name], self.tiers[name], self.pace)
 
         return make
@@ -226,7 +229,7 @@ def asynchronous_run(scene: Scene) -> Part | None:
             for name, members in topology.items()
         }
         of_clients = known.of_client if known else None
-        return AsynchronousClients(topology, case.is_flat, tiers, list(clocks.values()), of_clients)
+        return AsynchronousClients(section.mode, topology, case.is_flat, tiers, list(clocks.values()), of_clients)
     clock = WallClock() if is_timed else SimulatedClock(EventClock())
     tier = tier_of(section, len(topology), "edges", clock, num_clients)
     of_edges = planned_pace(world, edge_rounds) if world else known.of_edge if known else None

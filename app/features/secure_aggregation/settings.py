@@ -18,7 +18,7 @@ class Secure(Section):
     """Clients' updates come to their edge under masks that cancel in the sum: it learns the average, and no single
     update.
     """
-    clip: Annotated[float, Field(ge=1e-30, le=LARGEST)] = 8.0
+    clip: Annotated[float, Field(ge=1e-9, le=LARGEST)] = 8.0
     """The largest number of an update, by amount: a larger one is clipped, and counted. The average is off by about
     `secure.clip` over 2^32, times the number of clients.
     """
