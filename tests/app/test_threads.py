@@ -170,12 +170,12 @@ def test_workers_without_use_are_warned_of(settings, reason):
 
 
 def test_an_interrupt_ends_all_threads_of_a_run(tmp_path, capsys):
-    settings = {**SMALL, "edge-rounds": 2, "task": "tests.app.own_tasks:Interrupting", "workers": 3, "global-rounds": 3}
-    before = threading.active_count()
+    task = f"tests.app.own_tasks:Interrupting(sent='{tmp_path / 'sent'}')"
+    settings = {**SMALL, "edge-rounds": 2, "task": task, "workers": 3, "global-rounds": 3}
     assert (
         main([f"{key}={json.dumps(value)}" for key, value in settings.items()] + [f"output-dir={tmp_path / 'run'}"])
         == 130
     )
-    assert threading.active_count() == before
+    assert not [one for one in threading.enumerate() if one.name.startswith("espalier-") and one.is_alive()]
     assert "interrupted; to go on after the last whole round" in capsys.readouterr().err
     assert [line["round"] for line in lines(tmp_path / "run", "global")] == [1]
