@@ -24,6 +24,7 @@ num-clients = 4
 local-epochs = 1
 batches-per-epoch = 1
 global-rounds = 15
+report.plots = false
 [sweep.case.first]
 seed = 0
 [sweep.case.bad]
@@ -94,7 +95,7 @@ def test_a_sweep_that_was_killed_makes_what_is_missing_and_its_table_is_that_of_
 @pytest.mark.slow
 def test_an_interrupt_ends_all_runs_and_says_how_to_go_on(tmp_path):
     what = [f"{key.replace('_', '-')}={value}" for key, value in {**SETTINGS, "global_rounds": 10_000}.items()]
-    process = start(*what, f"output-dir={tmp_path / 'sweep'}", "seed=0,1", "--workers", "1")
+    process = start(*what, "report.plots=false", f"output-dir={tmp_path / 'sweep'}", "seed=0,1", "--workers", "1")
     folder = tmp_path / "sweep/seed-0"
     wait_for(lambda: has_rounds(folder))
     process.send_signal(signal.SIGINT)
