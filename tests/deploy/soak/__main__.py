@@ -53,6 +53,7 @@ FIRST_SECONDS = 300.0  # what is left over since then is too much
 SAMPLE_SECONDS = 10.0
 LINE_SECONDS = 60.0
 RECOVERY_SECONDS = 1800.0  # for what takes three minutes where nothing else runs
+SETTLED_SECONDS = 60.0  # a device that comes back is refused until Flower misses the one that was killed
 REST_SECONDS = 5.0
 LONGEST_WORK_SECONDS = 240.0  # beyond `deploy.reply-timeout`
 LAST_ROUNDS = 2
@@ -83,7 +84,7 @@ class Soak:
         self.started = time.monotonic()
         self.samples: list[Holding] = []
         self.chaos = Chaos(tiers.units[:], proxy, seed, tiers.rounds, self._note)
-        self._next_sample = self._next_line = self.started
+        self._next_sample = self._next_line = self._last_start = self.started
 
     def go(self, seconds: float, end: float) -> None:
         """Inject faults for so long; `end` is when all of it is over."""
@@ -103,12 +104,12 @@ class Soak:
             self._step(now, 0.0)
 
     def recover(self) -> None:
-        """Wait until everything runs and is in touch."""
+        """Wait until everything runs and is in touch, and nothing had to be started again for a while."""
         asked = 0.0
 
         def is_whole() -> bool:
             nonlocal asked
-            if time.monotonic() < asked + 5:
+            if time.monotonic() < max(asked + 5, self._last_start + SETTLED_SECONDS):
                 return False
             missing = self.tiers.missing()
             asked = time.monotonic()
@@ -150,6 +151,7 @@ class Soak:
         """Start again what has ended, take a sample and show how far it is, each where it is due."""
         for unit in self.tiers.units:
             if unit.look():
+                self._last_start = now
                 self._note(kind="start", of=unit.kind, target=unit.name)
         if now >= self._next_sample:
             self._next_sample = now + SAMPLE_SECONDS

@@ -4,7 +4,9 @@ import json
 import signal
 import subprocess
 import sys
+import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,6 +14,7 @@ from local import Program
 
 from tests.strategies.split.proxy import StreamProxy
 
+from .__main__ import Soak
 from .chaos import Chaos
 from .resources import Holding, holdings, processes_of, totals
 from .supervisor import Unit
@@ -126,6 +129,21 @@ def test_a_unit_is_stopped_goes_on_is_killed_and_started_again(unit, tmp_path, m
     assert unit.look()
     assert unit.starts == 2
     assert processes_of(tmp_path) == [unit.victim()] != [pid]
+
+
+def test_nothing_has_recovered_where_programs_still_have_to_be_started_again(unit, tmp_path, monkeypatch):
+    monkeypatch.setattr("tests.deploy.soak.supervisor.RESTART_SECONDS", 0.5)
+    monkeypatch.setattr("tests.deploy.soak.__main__.SETTLED_SECONDS", 2.0)
+    tiers = SimpleNamespace(units=[unit], rounds=lambda: 0, missing=lambda: [], folder=tmp_path)
+    soak = Soak(tiers, None, tmp_path, seed=0)
+    unit.look()
+    refused = [threading.Timer(seconds, lambda: unit.kill(unit.victim())) for seconds in (0.0, 1.5)]
+    for one in refused:
+        one.start()
+    soak.recover()
+    assert not any(one.is_alive() for one in refused)
+    assert unit.starts == 3
+    assert unit.is_running
 
 
 def state_of(pid):
