@@ -43,9 +43,11 @@ def test_the_page_shows_what_is_recorded(capsys):
     main(["--csv", str(RECORDED)])
     assert capsys.readouterr().out in (ROOT / "docs/tables.md").read_text()
     runs = by_run(read_lines(RoundLine, RECORDED), list(ROWS.planned))
-    assert {len(rounds) for rounds in runs.values()} == {SHOWN[-1]}
-    best = {row: max(line.accuracy for line in rounds) for (row, _), rounds in runs.items()}
-    assert abs(best["SCAFFOLD"] - best["FedAvg"]) < 0.001 < PUBLISHED["SCAFFOLD"] - PUBLISHED["FedAvg"]
+    assert all(len(rounds) >= SHOWN[-1] for rounds in runs.values())
+    best = {row.split()[0]: max(line.accuracy for line in rounds[: SHOWN[-1]]) for (row, _), rounds in runs.items()}
+    assert best.keys() == PUBLISHED.keys()
+    assert max(best.values()) < best["FedAvg"] + 0.001
+    assert min(PUBLISHED, key=PUBLISHED.__getitem__) == "FedAvg"
 
 
 def test_a_run_of_fewer_rounds_is_not_recorded():
