@@ -98,6 +98,10 @@ class AlgorithmEdge(StrategyEdge):
         self._told.load_state_dict(state["told"])
         self._averaged.load_state_dict(state["averaged"])
 
+    def clients_begin_anew(self) -> None:
+        """Let the edge's half forget what goes by what clients keep."""
+        self.half.clients_begin_anew()
+
     def _travelling(self, arrays: ArrayRecord) -> ArrayRecord:
         if not self.stays:
             return arrays

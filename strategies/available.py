@@ -49,7 +49,7 @@ class Available(EdgeDecorator):
         if not there:
             return idle(self.edge, arrays, "no client is available")
         gone = {node_id for node_id in there if self.drops_out(node_id, server_round)}
-        rounds = self.edge.train_round(server_round, arrays, config, MemberGrid(grid, there))
+        rounds = self.edge.train_round(server_round, arrays, config, grid.narrowed(there))
         return (yield from answered(rounds, partial(_without, gone=gone)))
 
 

@@ -93,6 +93,9 @@ class Edge(ABC):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:  # noqa: B027
         """Take back what `state_dict` returned."""
 
+    def clients_begin_anew(self) -> None:  # noqa: B027
+        """Forget what goes by what its clients keep, which they have lost; by default nothing does."""
+
     @property
     def fills_up(self) -> bool:
         """Whether clients lack parts of weights, which count as 0 in its averages."""

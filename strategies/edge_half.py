@@ -106,6 +106,9 @@ class EdgeHalf:
             How many clients the edge has.
         """
 
+    def clients_begin_anew(self) -> None:
+        """Forget what goes by what clients keep (`espalier.clients.shared.local_round.Done`), which they have lost."""
+
     def state_dict(self) -> dict[str, Any]:
         """Return what must survive an interruption; UnsavableError if an attribute is of a type that can't."""
         state = {}

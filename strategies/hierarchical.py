@@ -434,6 +434,11 @@ class Hierarchical(Edge):
         for name, edge in self.edges.items():
             edge.load_state_dict(state["edges"][name])
 
+    def clients_begin_anew(self) -> None:
+        """Let all edges forget what goes by what clients keep."""
+        for inner in self._inner.values():
+            inner.clients_begin_anew()
+
     # One edge, for whoever runs it by itself.
 
     def members(self, name: str, grid: Grid) -> MemberGrid:

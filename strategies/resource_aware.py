@@ -1,7 +1,7 @@
 """Resource awareness: in every edge round the optimizer says who trains, and how hard (RawHFL)."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
@@ -126,7 +126,7 @@ class ResourceAware(EdgeDecorator):
         plans = {clients[i]: _plan_of(plan, i) for i in np.flatnonzero(plan.selected).tolist()}
         late = {clients[i] for i in np.flatnonzero(outcome.late & plan.selected)}
         told = {node_id: plans[node_id].local_rounds for node_id in selected}
-        members = MemberGrid(grid, selected, terms=replace(grid.terms, wanted=outcome.wanted, local_rounds=told))
+        members = grid.narrowed(selected, wanted=outcome.wanted, local_rounds=told)
         rounds = self.edge.train_round(server_round, arrays, config, members)
         deadline: Deadline | None = getattr(self.resources, "deadline", None)
         send = deadline.answers if deadline else _sent

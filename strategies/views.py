@@ -1,7 +1,7 @@
 """Views of a Grid: what one edge, or the cloud, gets to see of the nodes."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
 from flwr.app import Message, RecordDict
@@ -145,8 +145,12 @@ class MemberGrid(ThroughGrid):
 
     @property
     def num_clients(self) -> int:
-        """How many clients the edge has, where that is told; else how many are connected."""
-        return len(self.get_node_ids()) if self.terms.num_clients is None else self.terms.num_clients
+        """How many clients the edge has, connected or not: as is told, else all members."""
+        return len(self._members) if self.terms.num_clients is None else self.terms.num_clients
+
+    def narrowed(self, members: Sequence[int], **told: Any) -> "MemberGrid":
+        """Return a view of some members, as of an edge that has as many clients; `told` are other terms."""
+        return MemberGrid(self, members, terms=replace(self.terms, num_clients=self.num_clients, **told))
 
     def as_of_now(self) -> "MemberGrid":
         """Return a view whose members are those connected now.

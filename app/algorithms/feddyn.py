@@ -63,6 +63,10 @@ class ServerDynamics(EdgeHalf):
         shift = {n: own / self.alpha for n, own in self.h.items()}
         return {node_id: {n: w - shift[n] for n, w in own.items()} for node_id, own in models.items()}
 
+    def clients_begin_anew(self) -> None:
+        """Begin at 0 as the clients do, whose mean it is."""
+        self.h = {}
+
 
 FEDDYN_CLIENT = ClientHalf(rule=feddyn_round, pulls=True)
 

@@ -18,17 +18,20 @@ DRIFT, LAST = "drift/", "last/"  # what a client keeps: z_i + y_j, and its own m
 def mtgc_round(begun: Begun) -> LocalRound:
     """Step ``g + z_i + y_j``; ``z_i += (x_i - x) / (H * eta)`` when the next model of the edge comes (Alg. 1).
 
-    Whoever gets ``y_j`` begins with ``z_i = 0``.
+    Whoever gets ``y_j`` begins with ``z_i = 0``. A client whose node began anew knows neither, and gets ``y_j`` in the
+    next round: it tells no path.
     """
     x, y, kept = begun.trained, begun.sent, begun.kept
     if y:
         drift = {n: y[n] for n in x}
-    else:
+    elif kept:
         drift = {n: kept[DRIFT + n] + (kept[LAST + n] - own) / float(kept[PATH]) for n, own in x.items()}
+    else:
+        drift = {n: torch.zeros_like(own) for n, own in x.items()}
     learned = yield Pass(correction=Correction(drift))
     path = {PATH: torch.tensor(learned.path, dtype=torch.float64)}
     drifts, last = {DRIFT + n: own for n, own in drift.items()}, {LAST + n: learned.weights[n] for n in x}
-    return Done(learned.weights, told=path, kept={**drifts, **last, **path})
+    return Done(learned.weights, told=path if y or kept else {}, kept={**drifts, **last, **path})
 
 
 class EdgeCorrection(EdgeHalf):
@@ -45,26 +48,35 @@ class EdgeCorrection(EdgeHalf):
         self.y: Weights = {}
         self.last: Weights = {}  # its model of the global round so far; none before it made one
         self.path = 0.0  # the sum of the learning rates that led to it
-        self.informed: list[int] = []  # clients that took part in the last round, and go on from there
+        self.global_round = -1  # in which it trained last, from 0
+        self.informed: list[int] = []  # clients that took part in the last round
+        self.going_on: list[int] = []  # likewise, while the next one is under way: they go on from there
 
     def begin(self, server_round: int, start: Weights) -> None:
-        """Take note of the global model, in the first round of a global one."""
+        """Take note of the global model, where the round is the first of a global one that the edge trains in."""
         self.y = self.y or {n: torch.zeros_like(x) for n, x in start.items()}
-        if not self.edge_rounds or (server_round - 1) % self.edge_rounds:
+        self.going_on, self.informed = self.informed, []
+        number = (server_round - 1) // self.edge_rounds if self.edge_rounds else self.global_round
+        if number == self.global_round:
             return
-        if self.last and self.path > 0:
+        missed_one = 0 <= self.global_round < number - 1  # it does not know what that one began from
+        if self.last and self.path > 0 and not missed_one:
             self.y = {n: own + (self.last[n] - start[n]) / self.path for n, own in self.y.items()}
-        self.last, self.path, self.informed = {}, 0.0, []
+        self.last, self.path, self.global_round, self.going_on = {}, 0.0, number, []
 
     def sent(self, node_id: int) -> Weights:
         """Return ``y_j`` for those who were not in the last round of this global round."""
-        return {} if node_id in self.informed else self.y
+        return {} if node_id in self.going_on else self.y
 
     def learn(self, model: Weights, told: Mapping[int, Weights], num_clients: int) -> None:
         """Remember the edge's model, and the mean path of its clients."""
-        paths = [float(own[PATH]) for own in told.values() if PATH in own]
-        self.path += sum(paths) / max(len(paths), 1)
-        self.last, self.informed = model, list(told)
+        paths = {node_id: float(own[PATH]) for node_id, own in told.items() if PATH in own}
+        self.path += sum(paths.values()) / max(len(paths), 1)
+        self.last, self.informed = model, list(paths)
+
+    def clients_begin_anew(self) -> None:
+        """Send ``y_j`` to everybody."""
+        self.informed = []
 
 
 MTGC_CLIENT = ClientHalf(rule=mtgc_round)

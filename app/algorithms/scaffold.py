@@ -37,6 +37,10 @@ class ServerControl(EdgeHalf):
             shares = {name: values / num_clients for name, values in change.items()}
             self.control = {**self.control, **{n: self.control.get(n, 0.0) + share for n, share in shares.items()}}
 
+    def clients_begin_anew(self) -> None:
+        """Begin at 0 as the clients do, whose mean it is."""
+        self.control = {}
+
 
 SCAFFOLD_CLIENT = ClientHalf(rule=scaffold_round)
 

@@ -38,8 +38,8 @@ class Engine(Protocol):
     def clients_state(self) -> dict[str, Any]:
         """Return what the clients keep from round to round, where the engine can tell."""
 
-    def load_clients_state(self, state: Mapping[str, Any]) -> None:
-        """Give it back to them."""
+    def load_clients_state(self, state: Mapping[str, Any]) -> bool:
+        """Give it back to them; return whether they have it, and do not begin anew."""
 
 
 class ServesEdges(Engine, Protocol):

@@ -52,8 +52,9 @@ class Flower:
         """Return nothing."""
         return {}
 
-    def load_clients_state(self, state: Mapping[str, Any]) -> None:
-        """Do nothing: Flower's nodes begin anew."""
+    def load_clients_state(self, state: Mapping[str, Any]) -> bool:
+        """Return False: Flower's nodes keep a state for one run, and this is another."""
+        return False
 
 
 def opened(opening: Opening) -> AbstractContextManager[Flower]:

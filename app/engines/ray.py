@@ -147,9 +147,10 @@ class Ray:
         """Return the state of all nodes."""
         return self.grid.state_dict()
 
-    def load_clients_state(self, state: Mapping[str, Any]) -> None:
-        """Give all nodes their state back."""
+    def load_clients_state(self, state: Mapping[str, Any]) -> bool:
+        """Give all nodes their state back; return True."""
         self.grid.load_state_dict(state)
+        return True
 
     def close(self) -> None:
         """End the workers, and Ray where this engine started it."""

@@ -368,6 +368,21 @@ def _check_global(line: Mapping[str, Any]) -> None:
         raise TypeError
     for failure in line.get("evaluation_failures", ()):
         failure["client"]
+    _check_clients(line.get("clients", {}))
+
+
+def _check_personalised(line: Mapping[str, Any]) -> None:
+    _check_clients(line["clients"])
+    for failure in line["failures"]:
+        failure["client"]
+    line["bytes"]
+
+
+def _check_clients(clients: Mapping[str, Mapping[str, Any]]) -> None:
+    for client, figures in clients.items():
+        int(client)
+        if not all(figure is None or is_number(figure) or isinstance(figure, list) for figure in figures.values()):
+            raise TypeError
 
 
 def _check_edge(line: Mapping[str, Any]) -> None:
@@ -385,7 +400,12 @@ def _check_seconds(line: Mapping[str, Any]) -> None:
 
 
 # By scope, what raises one of `BAD_LINE` for a line that could not be read later.
-CHECKS = {"global": _check_global, "edge": _check_edge, "seconds": _check_seconds}
+CHECKS = {
+    "global": _check_global,
+    "edge": _check_edge,
+    "seconds": _check_seconds,
+    "personalised": _check_personalised,
+}
 
 
 def _lines_until(last_round: int, lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -149,7 +149,9 @@ def take_back(state: RunState, hierarchical: Hierarchical, engine: Engine, world
         hierarchical.load_state_dict(state.strategies)
         if world:
             world.load_state_dict(state.world)
-        engine.load_clients_state(state.clients)  # last: edges that are served try what they will get
+        # Last: edges that are served try what they will get.
+        if not engine.load_clients_state(state.clients):
+            hierarchical.clients_begin_anew()
 
 
 def take_best_back(best: BestRound, state: RunState, folder: ResultsFolder) -> None:

@@ -197,8 +197,8 @@ class ServedEdges:
         """Return what the clients keep, in their order."""
         return {client: self.kept[client] for client in sorted(self.kept, key=int)}
 
-    def load_clients_state(self, state: Mapping[str, Any]) -> None:
-        """Give it back, and let the edges try theirs.
+    def load_clients_state(self, state: Mapping[str, Any]) -> bool:
+        """Give it back, and let the edges try theirs; return True.
 
         Raises
         ------
@@ -219,6 +219,7 @@ class ServedEdges:
                 reply_of(reply)
             except EdgeError as error:
                 raise ValueError(f"edge {name!r}: {error}") from None
+        return True
 
 
 def assemble_served(

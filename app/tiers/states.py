@@ -40,7 +40,9 @@ class CloudState(Protocol):
 
 
 class OwnState:
-    """The state of an edge on a host of its own; what its clients keep, they keep themselves.
+    """The state of an edge on a host of its own; what its clients keep, they keep themselves, for one run of the host.
+
+    So a run that is new at a host, and gets a state from before, has clients that begin anew.
 
     Parameters
     ----------
@@ -53,15 +55,20 @@ class OwnState:
     def __init__(self, edge: Edge, world: PlannedWorld | None) -> None:
         self._edge = edge
         self._world = world
+        self._was_asked = self._has_answered = False
 
     def from_request(self, state: Wire) -> None:
         """Take what came with a request."""
+        self._was_asked = True
         self._edge.load_state_dict(state["edge"])
+        if not self._has_answered:
+            self._edge.inner.clients_begin_anew()
         if self._world:
             self._world.load_state_dict(state["world"])
 
     def to_answer(self) -> Wire:
         """Return what goes with the answer."""
+        self._has_answered = self._was_asked
         return {"edge": self._edge.state_dict(), "world": self._world.state_dict() if self._world else None}
 
 

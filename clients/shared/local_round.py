@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from .correction import NO_CORRECTION, Correction, Weights
@@ -143,7 +144,7 @@ class Done:
         What the edge's half is told beside it: weights by the names that they have in the model, and numbers, which are
         tensors without dimensions, by other names.
     kept : Mapping[str, Tensor], optional (default: None)
-        What the client keeps until its next round. None: what it has.
+        What the client keeps until its next round. None: what it has, as after a round that is of no use.
     loss : float, optional (default: None)
         The round's training loss. None: that of the first pass.
     """
@@ -152,6 +153,16 @@ class Done:
     told: Weights = field(default_factory=dict)
     kept: Mapping[str, Tensor] | None = None
     loss: float | None = None
+
+    @property
+    def is_of_use(self) -> bool:
+        """Whether nothing holds NaN or Inf, but for numbers that are kept; else the reply is left out."""
+        own = [tensor for tensor in (self.kept or {}).values() if tensor.dim()]
+        return all(map(_is_finite, (*self.weights.values(), *self.told.values(), *own)))
+
+
+def _is_finite(values: Tensor) -> bool:
+    return bool(torch.isfinite(values.sum()) or torch.isfinite(values).all())
 
 
 LocalRound = Generator[Pass, Learned, Done]

@@ -348,7 +348,7 @@ class Session:
         path = training.learning_rate * steps
         done = ended(self._conversation, Learned(weights, path, steps, training.momentum, self._pull))
         told = to_record(done.told) if done.told else None
-        self.kept = done.kept
+        self.kept = done.kept if done.kept is not None and done.is_of_use else None
         return SplitResult(to_record(done.weights), count, step, loss, told)
 
     def restore(self, front: ArrayRecord, tail: ArrayRecord | None, step: int, *, awaits_features: bool) -> None:

@@ -1,5 +1,6 @@
 """A client's round of whole models, as its algorithm's rule goes on; whatever trains carries out its passes."""
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -109,16 +110,17 @@ class RuledRound:
         self._next = self._went_on(lambda: self._conversation.send(told))
 
     def result(self) -> LocalResult:
-        """Return what the client has learned; it keeps what its rule and its algorithm say."""
+        """Return what the client has learned; it keeps what its rule and its algorithm say, where that is of use."""
         done, task = self._next, self._task
         assert isinstance(done, Done)
         assert self._loss is not None
-        keep(self._context, done.kept)
-        learned = with_other_names(done.weights, self._others)
-        if task.own:
-            keep(self._context, {name: learned[name] for name in task.own}, OWN_WEIGHTS)
-        weights = {name: tensor for name, tensor in learned.items() if name not in task.own}
         loss = self._loss if done.loss is None else done.loss
+        learned = with_other_names(done.weights, self._others)
+        if (task.own or done.kept is not None) and math.isfinite(loss) and done.is_of_use:
+            keep(self._context, done.kept)
+            if task.own:
+                keep(self._context, {name: learned[name] for name in task.own}, OWN_WEIGHTS)
+        weights = {name: tensor for name, tensor in learned.items() if name not in task.own}
         return LocalResult(self.instruction, self._training, weights, loss, self._num_examples, done.told)
 
     def _went_on(self, go_on: Callable[[], Pass]) -> Pass | Done:

@@ -25,7 +25,8 @@ from .sfl_v1 import SplitFedV1
 class SplitAlgorithm(SplitFedV1):
     """SFL-V1 with a rule: a client's blocks follow it on the device, and its server's blocks here.
 
-    So split training of such an algorithm equals that of whole models, as SFL-V1 equals FedAvg.
+    So split training of such an algorithm equals that of whole models, as SFL-V1 equals FedAvg, while clients neither
+    move nor are gone before they answer: what this side keeps of a client stays here, and as it was.
 
     Parameters
     ----------
@@ -98,7 +99,7 @@ class SplitAlgorithm(SplitFedV1):
             learned = Learned(on_cpu(server.state_dict()), server.path, server.steps, server.momentum, server.pull)
             done = ended(self._rounds[node_id], learned)
             told[node_id] = {**outcome.told.get(node_id, {}), **done.told}
-            if done.kept is not None:
+            if done.kept is not None and done.is_of_use:
                 self._kept[node_id] = on_cpu(dict(done.kept))
         self._heard, faults = self._told.within_bounds(told)
         good = {n: model for n, model in models.items() if n not in faults}
@@ -107,6 +108,11 @@ class SplitAlgorithm(SplitFedV1):
         for node_id, fault in {**faults, **useless}.items():
             outcome.leave_out(node_id, fault)
         return {n: {**model, **averaged[n]} for n, model in good.items() if n in averaged}
+
+    def clients_begin_anew(self) -> None:
+        """Forget clients' parts of this side too."""
+        self._kept = {}
+        self.half.clients_begin_anew()
 
     def state_dict(self) -> dict[str, Any]:
         """Return what must survive an interruption."""

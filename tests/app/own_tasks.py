@@ -652,6 +652,13 @@ class InTurn(SideBySide):
     side_by_side = False
 
 
+class Leaping(Points):
+    """Makes steps in the first round that are far too long."""
+
+    def learning_rate(self, rate, server_round):
+        return 1e300 if server_round == 1 else rate
+
+
 class Interrupting(SideBySide):
     """Sends the interrupt of a terminal, once, when the second global round has begun, and trains for ever."""
 

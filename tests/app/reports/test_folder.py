@@ -8,13 +8,15 @@ from espalier.app.reports.folder import BAD_LINE, line_of
 
 GLOBAL = {"scope": "global", "bytes": {"edge": {"uplink": {"model": 8}}}, "failures": 0, "wall_seconds": 1.0}
 EDGE = {"scope": "edge", "failures": [{"client": 1, "reason": "gone", "edge_round": 1}]}
+CLIENTS = {"clients": {"0": {"loss": 1.0, "accuracy": None, "own": [1, 2.5]}}}
+PERSONALISED = {"scope": "personalised", "failures": [], "bytes": {}, **CLIENTS}
 
 
 def written(line):
     return json.dumps({"round": 1, **line}).encode()
 
 
-@pytest.mark.parametrize("line", [GLOBAL, EDGE, GLOBAL | {"test": {"loss": 1.0}}, {"scope": "personalised"}])
+@pytest.mark.parametrize("line", [GLOBAL, EDGE, GLOBAL | {"test": {"loss": 1.0}}, GLOBAL | CLIENTS, PERSONALISED])
 def test_a_line_that_a_run_writes_is_read(line):
     assert line_of(written(line)) == {"round": 1, **line}
 
@@ -33,6 +35,12 @@ def test_a_line_that_a_run_writes_is_read(line):
         EDGE | {"failures": [3]},
         EDGE | {"failures": 3},
         {"scope": "edge"},
+        GLOBAL | {"clients": [1]},
+        GLOBAL | {"clients": {"0": {"loss": "x"}}},
+        PERSONALISED | {"clients": {"x": {}}},
+        PERSONALISED | {"clients": {"0": 3}},
+        PERSONALISED | {"failures": [3]},
+        {"scope": "personalised"},
     ],
 )
 def test_one_that_could_not_be_counted_later_is_damaged(line):

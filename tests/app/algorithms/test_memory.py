@@ -1,0 +1,157 @@
+"""What clients keep and what their edges keep of it fit each other: whoever is there, fails, or begins anew."""
+
+import logging
+
+import pytest
+import torch
+from flwr.app import ArrayRecord
+
+from espalier.app.algorithms.mtgc import EdgeCorrection, mtgc_round
+from espalier.app.engines.flower import Flower
+from espalier.app.ground.checkpoint import from_bytes, to_bytes
+from espalier.app.reports.run_state import RunState
+from espalier.app.run.resume import take_back
+from espalier.app.tiers.states import OwnState
+from espalier.app.wiring.task_of_run import build_task
+from espalier.clients.shared.local_round import Begun, Done, Learned
+from tests.app.algorithms.test_scaffold import edge_half_of, kept_by
+from tests.app.assembling import config_of, engine_of, federation_of
+from tests.app.runs import lines, run_app
+
+SMALL = {"num_clients": 4, "local_epochs": 1, "batches_per_epoch": 2, "alpha": 0.3, "engine": "in-process"}
+TRACE = "client,from,to\n0,1,3\n1,3,5\n2,5,7\n3,1,3\n"
+SOME_ARE_THERE = {
+    "all": {},
+    "half are asked": {"participation": 0.5},
+    "some are there": {"availability_mode": "trace"},
+    "two are selected": {"selection": "resource-aware", "selected_per_edge": 2, "deadline_seconds": 100.0},
+}
+
+
+def begun(**settings):
+    config = config_of(**{**SMALL, **settings})
+    engine = engine_of(config)
+    return engine, federation_of(config, engine.grid), ArrayRecord(build_task(config).new_model().state_dict())
+
+
+def sum_of(edge):
+    """Return what an edge keeps of its clients' own: SCAFFOLD's c, or FedDyn's h."""
+    half = edge_half_of(edge.inner)
+    return half.control if hasattr(half, "control") else half.h
+
+
+@pytest.mark.parametrize("algorithm", ["scaffold", "feddyn"])
+@pytest.mark.parametrize("settings", SOME_ARE_THERE.values(), ids=SOME_ARE_THERE)
+def test_an_edge_keeps_the_mean_over_all_of_its_clients_whoever_is_there(settings, algorithm, tmp_path):
+    (tmp_path / "trace.csv").write_text(TRACE)
+    if settings.get("availability_mode"):
+        settings = {**settings, "availability_trace": str(tmp_path / "trace.csv")}
+    engine, federation, model = begun(algorithm=algorithm, **settings)
+    federation.hierarchical.start(engine.grid, model, num_rounds=6)
+    ((name, edge),) = federation.hierarchical.edges.items()
+    own = [kept_by(engine.grid, node_id) for node_id in federation.hierarchical.topology[name]]
+    assert max(float(values.abs().max()) for values in sum_of(edge).values()) > 1e-3
+    for key, values in sum_of(edge).items():
+        torch.testing.assert_close(sum(kept[key] for kept in own if kept) / 4, values, rtol=0, atol=1e-6)
+
+
+def test_a_global_round_of_mtgc_begins_with_whatever_edge_round_is_the_first_with_somebody():
+    edge, told = EdgeCorrection(edge_rounds=2), {n: {"mtgc-path": torch.tensor(0.5)} for n in (7, 8)}
+
+    def model(value):
+        return {"w": torch.full((1,), value)}
+
+    for number, start in ((1, 0.0), (2, 1.0)):
+        edge.begin(number, model(start))
+        edge.learn(model(start + 1.0), told, 2)
+    edge.begin(4, model(1.5))  # nobody was there in round 3
+    assert edge.sent(7)["w"].tolist() == [0.5]  # (2 - 1.5) / (0.5 + 0.5)
+    edge.learn(model(2.0), told, 2)
+    assert edge.path == 0.5
+    edge.begin(7, model(9.0))  # nor in the whole global round before, whose first model it did not see
+    assert edge.sent(7)["w"].tolist() == [0.5]
+
+
+def test_who_trained_for_a_model_that_was_not_made_goes_on_from_the_edges():
+    edge = EdgeCorrection(edge_rounds=4)
+    start, told = {"w": torch.zeros(1)}, {7: {"mtgc-path": torch.tensor(0.5)}}
+    edge.begin(1, start)
+    edge.learn(start, told, 2)
+    edge.begin(2, start)
+    assert edge.sent(7) == {}
+    edge.begin(3, start)  # in round 2 nobody's reply came
+    assert edge.sent(7)["w"].tolist() == [0]
+
+
+def test_a_client_of_mtgc_that_begins_anew_is_sent_the_edges_correction_in_the_next_round():
+    x = {"w": torch.ones(2)}
+    conversation = mtgc_round(Begun(x, x))
+    assert next(conversation).correction.drift["w"].tolist() == [0, 0]
+    with pytest.raises(StopIteration) as over:
+        conversation.send(Learned(x, path=0.5, steps=1))
+    assert over.value.value.told == {}
+    edge = EdgeCorrection(edge_rounds=2)
+    edge.begin(1, x)
+    edge.learn(x, {7: over.value.value.told, 8: {"mtgc-path": torch.tensor(0.25)}}, 2)
+    assert (edge.path, edge.informed) == (0.25, [8])
+
+
+class Anew:
+    """An engine as Flower's: what its clients kept is lost in another run."""
+
+    load_clients_state = Flower.load_clients_state
+
+
+@pytest.mark.parametrize("algorithm", ["scaffold", "feddyn", "mtgc", "hsfl-scaffold", "hsfl-feddyn"])
+def test_where_clients_begin_anew_so_does_what_goes_by_them(algorithm):
+    settings = {"algorithm": algorithm, **({"fine_tune.steps": 0} if "hsfl" in algorithm else {})}
+    engine, federation, model = begun(**settings)
+    *_, last = federation.hierarchical.rounds(engine.grid, model, 2)
+    states = from_bytes(to_bytes(federation.hierarchical.state_dict()))
+    engine, federation, _ = begun(**settings)
+    state = RunState(
+        round=2, data="", edges={}, wall_seconds=1.0, arrays=last.arrays, strategies=states, clients={}, world={}
+    )
+    take_back(state, federation.hierarchical, Anew(), None)
+    rounds = list(federation.hierarchical.rounds(engine.grid, last.arrays, 4, first_round=3))
+    assert [len(u.participants) for r in rounds for e in r.edges.values() for u in e.updates] == [4, 4]
+    (edge,) = federation.hierarchical.edges.values()
+    if algorithm in ("scaffold", "feddyn"):
+        own = [kept_by(engine.grid, node_id) for node_id in engine.grid.get_node_ids()]
+        for key, values in sum_of(edge).items():
+            torch.testing.assert_close(sum(kept[key] for kept in own) / 4, values, rtol=0, atol=1e-6)
+
+
+def test_a_host_whose_run_is_new_has_clients_that_begin_anew():
+    engine, federation, model = begun(algorithm="scaffold")
+    (edge,) = federation.hierarchical.edges.values()
+    old = OwnState(edge, None)
+    old.from_request(old.to_answer())
+    federation.hierarchical.start(engine.grid, model, num_rounds=1)
+    assert sum_of(edge)
+    old.from_request(saved := old.to_answer())
+    assert sum_of(edge)
+    new = OwnState(edge, None)
+    new.to_answer()  # as it introduces itself
+    new.from_request(saved)
+    assert not sum_of(edge)
+
+
+@pytest.mark.parametrize("algorithm", ["h-fedavg", "scaffold", "feddyn", "ditto", "apfl", "fedper", "hsfl-scaffold"])
+def test_a_round_that_diverges_costs_a_client_this_round_alone(algorithm, tmp_path, caplog):
+    """Its steps are far too long in the first round, and as usual from then on."""
+    settings = {"task": "tests.app.own_tasks:Leaping", "num_clients": 2, "num_edges": 1, "edge_rounds": 1}
+    if "hsfl" in algorithm:
+        settings |= {"fine_tune_steps": 0}
+    with caplog.at_level(logging.ERROR):
+        folder = run_app(tmp_path / "run", algorithm=algorithm, **settings, global_rounds=4, report_evaluate_every=0)
+    took_part = [len(each) for line in lines(folder, "edge") for each in line["participants"]]
+    assert took_part == [0, 2, 2, 2]
+
+
+def test_a_number_that_is_kept_may_be_infinite_and_a_weight_not():
+    w = {"w": torch.ones(2)}
+    assert Done(w, kept={"best": torch.tensor(float("inf")), **w}).is_of_use
+    assert not Done(w, kept={"w": torch.tensor([1.0, float("inf")])}).is_of_use
+    assert not Done({"w": torch.tensor([float("nan")])}, kept=w).is_of_use
+    assert not Done(w, told={"n": torch.tensor(float("nan"))}, kept=w).is_of_use
