@@ -44,7 +44,8 @@ class RoundTerms:
     Parameters
     ----------
     num_clients : int, optional (default: None)
-        Number of clients of an edge whose clients change: its strategy waits for no more. None: as many as it says.
+        Number of clients of an edge whose clients change, or of whom only some are shown: its strategy waits for no
+        more. None: for as many as it says.
     wanted : int, optional (default: None)
         Number of results that make a round whole where more clients are asked, as some may be late. None: one of each.
     local_rounds : Mapping[int, int], optional (default: None)
