@@ -133,6 +133,7 @@ def open_stream(ticket: StreamTicket, timeout_seconds: float | None) -> Iterator
         ("grpc.use_local_subchannel_pool", 1),  # a connection of its own, also beside others in this process
         ("grpc.keepalive_time_ms", 1000 * KEEPALIVE_SECONDS),
         ("grpc.keepalive_timeout_ms", 1000 * KEEPALIVE_SECONDS),
+        ("grpc.http2.ping_timeout_ms", 1000 * KEEPALIVE_SECONDS),
         ("grpc.http2.max_pings_without_data", 0),
         ("grpc.max_receive_message_length", ticket.max_bytes),
         ("grpc.max_send_message_length", -1),

@@ -27,6 +27,9 @@ from .views import ThroughGrid
 logger = getLogger("espalier")
 
 LOOK_SECONDS = 0.5  # between two questions to Flower's Grid whether nodes have failed to open their streams
+# A device may be killed when Flower has handed out what asked it, and be back before anybody sees that it was gone:
+# then Flower never tells. A process on a slow device takes seconds to begin.
+ASK_AGAIN_SECONDS = 60.0
 BROKE = "its stream broke"
 
 
@@ -52,15 +55,33 @@ class _Line:
         What the node is at.
     stream : _Stream, optional
         The node's, while it is open.
-    ticket : Ticket, optional
-        For the stream that the node was asked to open, until it opens it.
+    tickets : list[Ticket]
+        For the stream that the node was asked to open, until it opens it; one for each time that it was asked.
+    asked_at : float
+        When it was asked last, on the monotonic clock.
     """
 
     woken: Condition
     waiting: deque[_Sent] = field(default_factory=deque)
     at_work: _Sent | None = None
     stream: "_Stream | None" = None
-    ticket: Ticket | None = None
+    tickets: list[Ticket] = field(default_factory=list)
+    asked_at: float = 0.0
+
+    @property
+    def lacks_stream(self) -> bool:
+        """Whether the node is to be asked for a stream: perhaps again, later each time, as nobody may have heard it."""
+        if not self.waiting or self.stream is not None:
+            return False
+        patience = ASK_AGAIN_SECONDS * 2 ** (len(self.tickets) - 1)
+        return not self.tickets or time.monotonic() > self.asked_at + patience
+
+    def forget_tickets(self, but: Ticket | None = None) -> None:
+        """Take no stream by any of its tickets, and break off those that they opened, `but` for one."""
+        for ticket in self.tickets:
+            if ticket is not but:
+                ticket.forget()
+        self.tickets = []
 
 
 class StayGrid(ThroughGrid):
@@ -110,8 +131,7 @@ class StayGrid(ThroughGrid):
             for line in lines:
                 line.woken.notify_all()
         for line in lines:
-            if line.ticket is not None:
-                line.ticket.forget()
+            line.forget_tickets()
 
     def let_go(self, members: Collection[int]) -> None:
         """End the streams of all nodes but these: nobody will ask them any more."""
@@ -122,8 +142,7 @@ class StayGrid(ThroughGrid):
                 line.stream = None
                 line.woken.notify_all()
         for line in gone.values():
-            if line.ticket is not None:
-                line.ticket.forget()
+            line.forget_tickets()
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
         """Put messages into the lines of their nodes and return an id for each."""
@@ -180,14 +199,11 @@ class StayGrid(ThroughGrid):
     def _call(self) -> None:
         """Ask the nodes for which something waits to open a stream, where they have none."""
         with self._lock:
-            called = {
-                node_id: line
-                for node_id, line in self._lines.items()
-                if line.waiting and line.stream is None and line.ticket is None and not self._is_over
-            }
+            called = {n: line for n, line in self._lines.items() if line.lacks_stream and not self._is_over}
             tickets = {node_id: self._ticket(node_id) for node_id in called}
             for node_id, line in called.items():
-                line.ticket = tickets[node_id]
+                line.tickets.append(tickets[node_id])
+                line.asked_at = time.monotonic()
             self._tell_of_crowd()
         if not called:
             return
@@ -201,7 +217,7 @@ class StayGrid(ThroughGrid):
 
     def _tell_of_crowd(self) -> None:
         """Log, once, that there are more nodes than streams, of which some may wait for long."""
-        num_nodes = sum(line.ticket is not None or line.stream is not None for line in self._lines.values())
+        num_nodes = sum(bool(line.tickets) or line.stream is not None for line in self._lines.values())
         if num_nodes > (most := self._server.max_streams) and not self._has_told_of_crowd:
             self._has_told_of_crowd = True
             logger.warning(
@@ -233,15 +249,18 @@ class StayGrid(ThroughGrid):
             for reply in replies:
                 node_id, ticket = self._calls.pop(reply.metadata.reply_to_message_id, (0, None))
                 line = self._lines.get(node_id)
-                if line is not None and ticket is not None and line.ticket is ticket:
-                    reason = reason_of(reply.error) if reply.has_error() else "it opened no stream"
-                    self._give_up(line, Error(UNREACHABLE, reason))
+                if line is None or ticket not in line.tickets:
+                    continue
+                if line.tickets != [ticket]:  # it was asked again
+                    ticket.forget()
+                    line.tickets.remove(ticket)
+                    continue
+                reason = reason_of(reply.error) if reply.has_error() else "it opened no stream"
+                self._give_up(line, Error(UNREACHABLE, reason))
 
     def _give_up(self, line: _Line, why: Error) -> None:
         """Let all that waits for a node fail: it did not open its stream."""
-        if line.ticket is not None:
-            line.ticket.forget()
-            line.ticket = None
+        line.forget_tickets()
         while line.waiting:
             self._answer(line.waiting.popleft(), why)
 
@@ -264,9 +283,9 @@ class StayGrid(ThroughGrid):
         """Note that a node has a stream; False if nobody waits for it any more."""
         with self._lock:
             line = self._lines.get(stream.node_id)
-            if line is None or self._is_over or line.ticket is not stream.ticket:
+            if line is None or self._is_over or stream.ticket not in line.tickets:
                 return False
-            line.ticket = None
+            line.forget_tickets(but=stream.ticket)
             if stream.is_over:  # it broke right after its first frame, and the node is asked again
                 self._tell_news()
                 return False
@@ -316,6 +335,9 @@ class StayGrid(ThroughGrid):
         with self._lock:
             stream.is_over = True
             line = self._lines.get(stream.node_id)
+            if line is not None and stream.ticket in line.tickets:  # before its first frame was taken in
+                line.tickets.remove(stream.ticket)
+                self._tell_news()
             if line is None or line.stream is not stream:
                 return
             line.stream = None

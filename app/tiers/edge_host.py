@@ -152,18 +152,22 @@ class EdgeRun:
         except FAULTS as error:
             reason = error_line(error)
             logger.warning("%s failed: %s", message_type, reason)
+            self._forget_counts()
             return to_bytes({"error": reason})
 
     def look_who_is_connected(self) -> None:
         """Look through the view that logs devices which have left or come back, and for results that were late."""
         self._hierarchical.members(self.name, self._grid).get_node_ids()
         if self._deadline:
-            with self._deadline.held():  # the next request brings the state that their times go into
+            # The next request brings the state that their times go into; its answer tells what came up now, too.
+            with self._deadline.held():
                 self._conversations.advance()
 
     def _introduce(self, request: Wire) -> Wire:
         logger.info("the cloud asked for edge %r", self.name)
-        self._begin_conversations()  # what was late in another run is none of this one's
+        # What was late in another run is none of this one's.
+        self._begin_conversations()
+        self._forget_counts()
         if self._deadline:
             self._deadline.forget()
         if "state" in request:  # asked whether it can be taken
@@ -239,14 +243,16 @@ class EdgeRun:
         )
 
     def _load_state(self, state: dict[str, Any]) -> None:
-        """Take the state that came with a request; what a request that failed has counted is none of this one's."""
+        """Take the state that came with a request; the plans of a request that failed are none of this one's."""
         self._state.from_request(state)
         if self._deadline:
             self._deadline.release()
-        self._meter.drain()
-        self._seconds.drain({self.name: 0.0})
         if self._world:
             self._world.edges[self.name].take_rounds()
+
+    def _forget_counts(self) -> None:
+        self._meter.drain()
+        self._seconds.drain({self.name: 0.0})
 
     def _rest(
         self,

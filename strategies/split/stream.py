@@ -34,6 +34,7 @@ OPTIONS = (
     ("grpc.so_reuseport", 0),  # a port that is taken is an error
     ("grpc.keepalive_time_ms", 1000 * KEEPALIVE_SECONDS),
     ("grpc.keepalive_timeout_ms", 1000 * KEEPALIVE_SECONDS),
+    ("grpc.http2.ping_timeout_ms", 1000 * KEEPALIVE_SECONDS),  # of one that is stopped, and whose system answers
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.http2.min_ping_interval_without_data_ms", 500 * KEEPALIVE_SECONDS),
     # No more than this comes in from a peer before its token is known; a smaller window costs distant ones round trips.

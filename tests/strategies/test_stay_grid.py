@@ -3,6 +3,7 @@
 import logging
 import re
 import threading
+import time
 from dataclasses import replace
 
 import pytest
@@ -183,6 +184,47 @@ def test_a_stream_that_breaks_before_it_is_noted_as_open_is_asked_for_again(monk
         (reply,) = ask(grid, [query(only)], timeout_seconds=10)
         assert reply.content["count"]["count"] == 1
     assert stays(devices) == [only, only]
+
+
+def test_who_was_killed_before_it_opened_its_stream_and_is_back_is_asked_again(monkeypatch):
+    monkeypatch.setattr("espalier.strategies.stay_grid.ASK_AGAIN_SECONDS", 0.3)
+    devices, (only, _) = answering(counting)
+    push, asked = devices.push_messages, []
+
+    def push_messages(messages):
+        messages = list(messages)
+        asked.append(messages)
+        if len(asked) <= 2:  # Flower hands a message out once, and tells nothing of who is gone and back
+            return [f"lost {len(asked)}"]
+        return push(messages)
+
+    monkeypatch.setattr(devices, "push_messages", push_messages)
+    began = time.monotonic()
+    with staying(devices) as grid:
+        assert ask(grid, [query(only)], timeout_seconds=20)[0].content["count"]["count"] == 1
+        assert ask(grid, [query(only)], timeout_seconds=20)[0].content["count"]["count"] == 2
+    assert len(asked) == 3
+    assert time.monotonic() - began > 0.3 + 0.6  # later each time
+
+
+def test_a_slow_process_opens_its_stream_by_the_ticket_that_it_was_sent_first(monkeypatch):
+    monkeypatch.setattr("espalier.strategies.stay_grid.ASK_AGAIN_SECONDS", 0.3)
+    monkeypatch.setattr("espalier.clients.streams.CONNECT_SECONDS", 0.1)
+    stays_on = make_client_app(lambda context: None, mods=[lambda message, context, call: counting(message, context)])
+
+    def app(message, context):
+        if devices.asked == [(only, "query.stay")]:
+            while len(devices.asked) == 1:
+                time.sleep(0.01)
+        return stays_on(message, context)
+
+    devices = Devices(app, 1)
+    (only,) = devices.get_node_ids()
+    with staying(devices) as grid:
+        for count in (1, 2):
+            (reply,) = ask(grid, [query(only)], timeout_seconds=20)
+            assert reply.content["count"]["count"] == count
+    assert len(devices.asked) == 2
 
 
 def test_who_can_open_no_stream_is_left_out_with_its_own_words(monkeypatch):

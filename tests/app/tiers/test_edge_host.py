@@ -225,11 +225,12 @@ def test_what_was_late_in_another_run_is_told_to_nobody():
 def test_a_late_result_tells_its_time_in_a_later_request(idle_after):
     edge, resources, nodes, grid = edge_with_late_results()
     state = from_bytes(edge.answer(QUERY_EDGE, to_bytes({})))["state"]
-    grid.delays = {nodes[1]: 12.0}
+    grid.delays, sent = {nodes[1]: 12.0}, []
     for number in range(1, 13):
         request = {"round": number, "arrays": to_record(initial()), "config": ConfigRecord(), "state": state}
         answer = from_bytes(edge.answer(TRAIN_EDGE, to_bytes(request)))
         state, grid.delays = answer["state"], {}
+        sent += answer["counted"]["sent"]
         if number == idle_after:
             for _ in range(50):
                 edge.look_who_is_connected()
@@ -239,3 +240,5 @@ def test_a_late_result_tells_its_time_in_a_later_request(idle_after):
     times = {number: seconds for number, node_id, seconds in resources.took if node_id == nodes[1]}
     assert sorted(times) == list(range(1, 13))
     assert 12.0 <= times[1] <= 14.0
+    models = {way: sum(n for each, kind, n in sent if (each, kind) == (way, "model")) for way in ("uplink", "downlink")}
+    assert models["uplink"] == models["downlink"] > 0  # each reply counts once, whenever it came
