@@ -11,6 +11,7 @@ from .device.gateway import GATEWAY, forward
 from .device.measuring import tell_profile
 from .device.staying import stay
 from .half import Handler, Mod
+from .memory import forget_other_run
 from .messages.profile import QUERY_PROFILE
 from .messages.split_names import SPLIT_FUSED, SPLIT_STREAM
 from .messages.stay import QUERY_STAY
@@ -95,6 +96,7 @@ class _TableApp(ClientApp):
         kind = message.metadata.message_type
         if kind in GATEWAY:
             return forward(message, context)
+        forget_other_run(message, context)
         task = self._load_task(context)
         handler = task.half.handlers.get(kind) or self._table.get(kind)
         if handler is None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from flwr.app import ArrayRecord, Context, Message
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message
 from torch import Tensor
 
 from .messages.instruction import begins_round, ends_round
@@ -14,12 +14,22 @@ from .shared.records import records_in
 KEPT = "kept"  # of a rule, see `espalier.clients.shared.local_round.Done`
 OWN_WEIGHTS = "own-weights"  # that never leave the client
 START = "round-start"  # what a round that is under way began from
+RUN = "run"  # the name of the run that all of it is of, also in instructions
 
 
 def kept(context: Context, record: str = KEPT) -> dict[str, Tensor]:
     """Return what the client keeps, nothing before its first round."""
     arrays = records_in(context.state, ArrayRecord).get(record)
     return {} if arrays is None else to_weights(arrays)
+
+
+def forget_other_run(message: Message, context: Context) -> None:
+    """Forget all that is kept of another run, where an instruction names its own."""
+    run = next((own[RUN] for own in records_in(message.content, ConfigRecord).values() if RUN in own), None)
+    if run is not None and context.state.get(RUN) != ConfigRecord({RUN: run}):
+        for record in list(context.state):
+            del context.state[record]
+        context.state[RUN] = ConfigRecord({RUN: run})
 
 
 def start_of_round(message: Message, context: Context) -> ArrayRecord | None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from logging import getLogger
 from typing import Any
 
-from flwr.app import ArrayRecord
+from flwr.app import ArrayRecord, ConfigRecord
 from flwr.serverapp import Grid
 
 from espalier.app.features.feature import Watcher
@@ -184,7 +184,8 @@ class EdgeRun:
         self._round = number = request["round"]
         self._load_state(request["state"])
         logger.info("global round %d: started", number)
-        rounds = self._hierarchical.train_edge(self.name, number, request["arrays"], request["config"], self._grid)
+        config = ConfigRecord({**request["config"], **self._state.told})
+        rounds = self._hierarchical.train_edge(self.name, number, request["arrays"], config, self._grid)
         outcome: EdgeOutcome = self._converse(rounds)
         sent = None
         if outcome.arrays is not None:
@@ -202,8 +203,9 @@ class EdgeRun:
     def _evaluate(self, request: Wire) -> Wire:
         number = request["round"]
         self._load_state(request["state"])
+        config = ConfigRecord({**request["config"], **self._state.told})
         evaluation: Evaluation = self._converse(
-            self._hierarchical.evaluate_edge(self.name, number, request["arrays"], request["config"], self._grid)
+            self._hierarchical.evaluate_edge(self.name, number, request["arrays"], config, self._grid)
         )
         self._hierarchical.log_failures(f"round {number}, evaluation", self.name, evaluation.failures)
         metrics = reported(evaluation.metrics or {})

@@ -1,16 +1,24 @@
 """What outlives a request to an edge, and travels with it: each brings it, each answer returns it."""
 
 from collections.abc import Mapping, MutableMapping, Sequence
+from secrets import token_hex
 from typing import Any, Protocol
+
+from flwr.app import ConfigRecord
 
 from espalier.app.planning.world import PlannedWorld
 from espalier.app.tiers.wire import Wire
+from espalier.clients.memory import RUN
 from espalier.sim.in_process_grid import InProcessGrid
 from espalier.strategies import Edge
 
 
 class EdgeState(Protocol):
     """The state of an edge where it runs."""
+
+    @property
+    def told(self) -> ConfigRecord:
+        """What clients are to be told of it in each instruction."""
 
     def from_request(self, state: Wire) -> None:
         """Take what came with a request."""
@@ -40,9 +48,11 @@ class CloudState(Protocol):
 
 
 class OwnState:
-    """The state of an edge on a host of its own; what its clients keep, they keep themselves, for one run of the host.
+    """The state of an edge on a host of its own; what its clients keep, they keep themselves.
 
-    So a run that is new at a host, and gets a state from before, has clients that begin anew.
+    A host serves one run of the cloud after the other, and clients keep a state for as long as it does. So each run has
+    a name, which comes with its state; where another comes, nothing goes by what clients keep any more, and they are
+    told to forget it.
 
     Parameters
     ----------
@@ -55,21 +65,28 @@ class OwnState:
     def __init__(self, edge: Edge, world: PlannedWorld | None) -> None:
         self._edge = edge
         self._world = world
-        self._was_asked = self._has_answered = False
+        self._run = ""
+        self._has_other = False  # whether clients may keep something of another run
 
     def from_request(self, state: Wire) -> None:
         """Take what came with a request."""
-        self._was_asked = True
         self._edge.load_state_dict(state["edge"])
-        if not self._has_answered:
-            self._edge.inner.clients_begin_anew()
         if self._world:
             self._world.load_state_dict(state["world"])
+        if not self._run or state.get("run") != self._run:
+            self._has_other = bool(self._run)
+            self._run = token_hex(8)
+            self._edge.inner.clients_begin_anew()
 
     def to_answer(self) -> Wire:
         """Return what goes with the answer."""
-        self._has_answered = self._was_asked
-        return {"edge": self._edge.state_dict(), "world": self._world.state_dict() if self._world else None}
+        world = self._world.state_dict() if self._world else None
+        return {"edge": self._edge.state_dict(), "world": world, "run": self._run}
+
+    @property
+    def told(self) -> ConfigRecord:
+        """The run's name, where clients may keep something of another."""
+        return ConfigRecord({RUN: self._run} if self._has_other else {})
 
 
 class WholeState:
@@ -109,6 +126,11 @@ class WholeState:
         kept = {self._clients[int(i)]: state for i, state in self._grid.state_dict().items()}
         labels = self._labels.state_dict() if self._labels else {}
         return {"edge": self._edge.state_dict(), "labels": labels, "clients": kept}
+
+    @property
+    def told(self) -> ConfigRecord:
+        """Nothing: what they keep comes with each request."""
+        return ConfigRecord()
 
 
 class AtCloud:

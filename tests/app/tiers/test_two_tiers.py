@@ -175,11 +175,32 @@ def test_an_edge_killed_and_started_again_between_rounds_gives_the_same_bits(tmp
         assert sum(spent) == pytest.approx(lines(server, "global")[-1]["energy_joules"]["so_far"], rel=1e-12)
 
 
-def test_an_edge_serves_one_run_of_the_cloud_after_the_other(tmp_path, short_path):
-    settings = SMALL | CASES["h-fedavg"]
+KEEP = {
+    "scaffold": {"algorithm": "scaffold"},
+    "feddyn": {"algorithm": "feddyn"},
+    "fedper": {"algorithm": "fedper"},
+    "ditto": {"algorithm": "ditto"},
+    "errors": {"compress_client": "top-k(share=0.1)"},
+}
+
+
+@pytest.mark.parametrize("case", [CASES["h-fedavg"], *KEEP.values()], ids=["h-fedavg", *KEEP])
+def test_an_edge_serves_one_run_of_the_cloud_after_the_other(case, tmp_path, short_path):
+    settings = SMALL | case
     with edge_hosts(short_path, TWO, **settings) as hosts:
         first, second = (run_cloud(tmp_path / name, hosts, **settings) for name in ("first", "second"))
     assert same_weights(first, second)
+    assert same_figures(first, second)
+
+
+@pytest.mark.parametrize("case", KEEP.values(), ids=KEEP)
+def test_clients_of_a_run_that_goes_on_keep_what_they_had_and_those_of_another_do_not(case, tmp_path, short_path):
+    settings = SMALL | case
+    with edge_hosts(short_path, TWO, **settings) as hosts:
+        straight = run_cloud(tmp_path / "straight", hosts, **settings)
+        one = run_cloud(tmp_path / "one", hosts, **settings | {"global_rounds": 1})
+        whole = run_cloud(one, hosts, **settings, resume=str(one))
+    assert same_weights(whole, straight)
 
 
 def test_an_edge_that_is_gone_for_a_round_is_left_out_of_it_alone(tmp_path, short_path, caplog):
