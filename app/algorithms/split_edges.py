@@ -11,12 +11,13 @@ from torch import nn
 from espalier.app.algorithms.algorithm import ONE_NODE, Algorithm, Site
 from espalier.app.algorithms.stacked_servers import stacked_servers
 from espalier.app.algorithms.strategies import fedavg_of_all
-from espalier.app.ground.errors import bad_value
+from espalier.app.ground.errors import UserError, bad_value
 from espalier.app.settings.sections import AS_CLIENTS, Split
 from espalier.clients.half import ClientHalf
 from espalier.clients.messages.split_names import SPLIT_LOCAL
 from espalier.clients.shared.cut import Cut, as_blocks
 from espalier.clients.shared.nested import rows_on
+from espalier.clients.shared.tied import other_names
 from espalier.clients.split.local_loss import train_by_local_loss
 from espalier.clients.task import LocalTraining
 from espalier.clients.whole.training import make_optimizer
@@ -105,6 +106,15 @@ def head_weights(model: nn.Module) -> ArrayRecord:
     """Return the weights of a model's last block, by their names in the model."""
     name, head = list(model.named_children())[-1]
     return ArrayRecord({f"{name}.{key}": array for key, array in ArrayRecord(head.state_dict()).items()})
+
+
+def check_head_is_apart(model: nn.Module) -> None:
+    """Raise UserError where the head, which is to train or to be frozen by itself, shares a weight with the body."""
+    head = f"{list(model._modules)[-1]}."
+    for name, known in other_names(model).items():
+        if name.startswith(head) != known.startswith(head):
+            why = "of which the head's is frozen, or fine-tuned alone"
+            raise UserError(f"{known} and {name} are one weight of the model, {why}; allowed are two weights")
 
 
 def frozen_weights(algorithm: Algorithm, model: nn.Module) -> ArrayRecord:

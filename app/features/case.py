@@ -381,6 +381,10 @@ class Case(Section):
         """Number of edge rounds of a global round; without edges it is one itself."""
         return 1 if self.is_flat else self.federation.edge_rounds
 
+    def of_rounds(self, number: int) -> Self:
+        """Return the same for a run of so many global rounds."""
+        return self.model_copy(update={"federation": self.federation.model_copy(update={"global_rounds": number})})
+
     @property
     def edge_rounds_in_all(self) -> int:
         """Number of edge rounds of the whole run."""

@@ -82,6 +82,9 @@ def edges_here(
         made = own_edge(algorithm, site) if algorithm.written else algorithm.make_edge(site)
         if not task.has_corners:
             return made
+        if not algorithm.averages:
+            allowed = "one that averages, where clients have parts of weights, which this would pass on as the whole"
+            raise bad_value("algorithm", algorithm.name, allowed)
         whole = {name: tuple(weight.shape) for name, weight in model.state_dict().items()}
         return EdgeOverCorners(made, cache(lambda node_id: task.corners(client_of[node_id])), whole)
 

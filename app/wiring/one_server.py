@@ -11,7 +11,7 @@ from flwr.serverapp import Grid
 from torch import nn
 
 from espalier.app.algorithms.auxiliary_heads import auxiliary_head
-from espalier.app.algorithms.split_edges import cuts_of
+from espalier.app.algorithms.split_edges import check_head_is_apart, cuts_of
 from espalier.app.config.run_config import RunConfig
 from espalier.app.features.case import Case
 from espalier.app.features.feature import MakeEdge, Part, Scene
@@ -92,6 +92,8 @@ def checked_task(config: RunConfig) -> tuple[Task, nn.Module]:
         tried = dict.fromkeys(cuts if config.split.cut_layer.items else cuts[:1])  # of those that plans choose, one
         if config.algorithm.auxiliary:
             auxiliary_head(config.split, task, config.seed)  # one of the user's own may not fit
+        if config.algorithm.freezes_head or (config.algorithm.fine_tunes and config.fine_tune.steps):
+            check_head_is_apart(model)
         task.try_cuts(tried, stream_form(config.stream.payload, model) if config.trains_by_stream else None)
     if config.trains_by_stream and config.stream.micro_batches > 1 and task.label_shape:
         allowed = "1 for a task with several labels for each example: its loss is a mean over labels, not examples"

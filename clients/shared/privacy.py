@@ -80,7 +80,7 @@ def noised(model: Weights, deviation: float, draws: np.random.Generator) -> Weig
         return model
     noisy = dict(model)
     for name in sorted(name for name, own in model.items() if own.is_floating_point()):
-        noise = torch.from_numpy(deviation * draws.standard_normal(tuple(model[name].shape)))
+        noise = torch.from_numpy(np.asarray(deviation * draws.standard_normal(tuple(model[name].shape))))
         noisy[name] = model[name] + noise.to(model[name].device, model[name].dtype)
     return noisy
 

@@ -161,7 +161,7 @@ def clipped_gradients(
     for start in range(0, len(labels), MOST_AT_ONCE):
         part = slice(start, start + MOST_AT_ONCE)
         gradients, values = of_each(weights, map_tensors(lambda tensor: tensor[part], inputs), labels[part])  # noqa: B023
-        squares = torch.stack([own.flatten(1).double().square().sum(1) for own in gradients.values()])
+        squares = torch.stack([own.reshape(len(own), -1).double().square().sum(1) for own in gradients.values()])
         lengths = squares.sum(0).sqrt()
         factors = torch.ones_like(lengths)
         if clip:

@@ -149,7 +149,8 @@ class AsynchronousTier:
         landed, lines, self._window = list(self._arrived), list(self._lines), None
         self._arrived.clear()
         self._lines.clear()
-        histogram = Counter(arrival.staleness for arrival in landed if not arrival.fault)
+        came = [arrival for arrival in landed if not arrival.fault and arrival.flight.known.seconds > 0]
+        histogram = Counter(arrival.staleness for arrival in came)
         flights = [arrival.flight for arrival in landed] + list(self._flights.values())
         return {
             "staleness": {str(staleness): histogram[staleness] for staleness in sorted(histogram)},

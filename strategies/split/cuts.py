@@ -6,6 +6,7 @@ from typing import cast
 from torch import nn
 
 from espalier.clients.shared.cut import Cut
+from espalier.clients.shared.statistics import is_statistic
 
 
 def block_names(model: nn.Sequential) -> list[str]:
@@ -47,10 +48,14 @@ def legal_cuts(model: nn.Module) -> range:
 
 
 def weight_on_both_sides(model: nn.Sequential, cut: Cut) -> str:
-    """Return the name of a weight that a cut would take apart, as the client's blocks and the server's share it."""
-    clients = {id(weight) for part in (cut.front(model), cut.tail(model)) for weight in part.parameters()}
-    names = (name for name, weight in cut.server_side(model).named_parameters() if id(weight) in clients)
-    return next(names, "")
+    """Return the name of a weight, or statistic, that blocks on two sides share, so that a cut would take it apart."""
+    place_of: dict[int, int] = {}
+    for place, part in enumerate((cut.front(model), cut.server_side(model), cut.tail(model))):
+        moves = [*part.named_parameters(), *(own for own in part.named_buffers() if is_statistic(own[0]))]
+        for name, tensor in moves:
+            if place_of.setdefault(id(tensor), place) != place:
+                return name
+    return ""
 
 
 def checked_cut(model: nn.Sequential, cut: Cut | int) -> Cut:
@@ -64,6 +69,6 @@ def checked_cut(model: nn.Sequential, cut: Cut | int) -> Cut:
         raise ValueError(f"tail from block {cut.last} on, with cut {cut.first}: allowed are {allowed}")
     if shared := weight_on_both_sides(model, cut):
         raise ValueError(
-            f"cut {cut.first}: {shared} is a weight of the client's blocks too, and can't be on both sides"
+            f"cut {cut.first}: {shared} is a weight of blocks on another side of it too, and can't be on both sides"
         )
     return cut

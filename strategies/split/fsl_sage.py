@@ -179,6 +179,10 @@ class FslSage(SplitFedV2):
         """Return a client's head, where it has not got it."""
         return self._heads[node_id] if node_id in self._due else {}
 
+    def clients_begin_anew(self) -> None:
+        """Let all heads go down again."""
+        self._due = set(self._heads)
+
     def _keep(self, node_id: int) -> None:
         """Keep a client's last activations and labels."""
         came = [(batch.activations.detach().cpu(), cast(Tensor, batch.labels)) for batch in self._came.get(node_id, [])]

@@ -51,6 +51,33 @@ def test_equal_speeds_and_a_buffer_for_all_edges_are_the_synchronous_run(tmp_pat
     assert [line["simulated_seconds"] for line in lines(own, "global")] == [120.0, 240.0]
 
 
+@pytest.mark.parametrize(
+    ("settings", "seconds", "idle"),
+    [
+        ({"algorithm": "sl"}, 240.0, 0.5),
+        ({"algorithm": "sfl-v2", "server_order": "one-by-one"}, 240.0, 0.5),
+        ({"algorithm": "sfl-v2"}, 120.0, 0.0),
+        ({"algorithm": "h-fedavg"}, 120.0, 0.0),
+    ],
+)
+def test_clients_that_train_one_after_the_other_take_all_of_their_times(settings, seconds, idle, tmp_path):
+    """Two clients at each edge take a minute each, in two edge rounds."""
+    own = EDGES | {"async_mode": "semi-synchronous", "async_sigma": 0.0, "num_clients": 4, "num_edges": 2}
+    folder = run_app(tmp_path / "run", **own | settings)
+    assert [line["simulated_seconds"] for line in lines(folder, "global")] == [seconds, 2 * seconds]
+    assert lines(folder, "global")[-1]["async"]["idle_share"] == {"edges": 0.0, "clients": idle}
+
+
+def test_parts_of_edges_of_whom_nobody_can_train_are_no_updates(tmp_path):
+    gains = "".join(f"{client // 2},{client},{1e-9 if client < 2 else 1e-25}\n" for client in range(8))
+    (tmp_path / "gains.csv").write_text(f"cell,client,gain\n{gains}")
+    settings = {"algorithm": "rawhfl", "num_clients": 8, "num_edges": 4, "edge_rounds": 1, "selected_per_edge": 1}
+    settings |= {"deadline_seconds": 2.0, "radio_trace": str(tmp_path / "gains.csv"), "async_mode": "fedasync"}
+    folder = run_app(tmp_path / "run", **SMALL, **settings, global_rounds=1)
+    assert [bool(line["participants"][0]) for line in lines(folder, "edge")] == [True, False, False, False]
+    assert lines(folder, "global")[-1]["async"]["staleness"] == {"0": 1}
+
+
 def test_clients_that_all_are_waited_for_are_the_synchronous_run(tmp_path):
     plain = run_app(tmp_path / "plain", **FLAT)
     own = run_app(tmp_path / "own", async_mode="semi-synchronous", **FLAT)

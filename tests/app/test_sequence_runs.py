@@ -146,6 +146,7 @@ def test_what_takes_one_label_or_rows_alone_is_refused_in_a_line(tmp_path, capsy
             {"privacy_level": "client-at-edge", "privacy_noise": 1.0, "weighting": "equal"},
             "clients lack parts of weights",
         ),
+        (2, {"algorithm": "sl"}, "algorithm = 'sl': allowed is one that averages, where clients have parts of weights"),
     ],
 )
 def test_parts_of_weights_that_do_not_go_are_refused_in_a_line(tmp_path, capsys, rows, settings, allowed):

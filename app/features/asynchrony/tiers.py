@@ -52,23 +52,26 @@ class KnownPaces:
         What clients take for an edge round.
     edge_rounds : int
         Edge rounds of an edge's part.
+    in_turn : bool (default: False)
+        An edge's clients train one after the other.
     """
 
     clients: Mapping[int, int]
     seconds: ClientSeconds
     edge_rounds: int
+    in_turn: bool = False
 
     def of_client(self, node_id: int, number: int) -> float:
         """Return what a client takes for its round of a number."""
         return self.seconds.of(self.clients[node_id], number)
 
     def of_edge(self, name: str, number: int, outcome: EdgeOutcome) -> Taken:
-        """Return what an edge took: in each edge round it waits for the slowest of those it asked."""
+        """Return what an edge took: in each edge round it waits for the slowest of those it asked, or for each."""
         seconds = client_seconds = 0.0
         for edge_round, update in zip(rounds_of_part(number, self.edge_rounds), outcome.updates, strict=True):
             asked = {*update.participants, *(f.node_id for f in update.failures if f.node_id != EVERYBODY)}
             own = [self.of_client(node_id, edge_round) for node_id in sorted(asked)]
-            seconds += max(own, default=0.0)
+            seconds += sum(own) if self.in_turn else max(own, default=0.0)
             client_seconds += sum(own)
         return Taken(seconds, client_seconds)
 
@@ -221,7 +224,8 @@ def asynchronous_run(scene: Scene) -> Part | None:
         return None
     num_clients, known = len(scene.profiles), None
     if not (world or is_timed):
-        known = KnownPaces(scene.client_of, client_seconds(section, case.seed, num_clients), edge_rounds)
+        drawn, in_turn = client_seconds(section, case.seed, num_clients), case.algorithm.in_turn(case.split)
+        known = KnownPaces(scene.client_of, drawn, edge_rounds, in_turn)
     if case.is_flat or section.tier == "edges":
         clocks = {} if is_timed else {name: SimulatedClock(EventClock()) for name in topology}
         tiers = {

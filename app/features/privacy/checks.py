@@ -129,6 +129,10 @@ def check_model(case: Case, model: nn.Module) -> None:
             f"a model with {type(layer).__name__} ({name}), in which examples of a mini-batch change each other: "
             "take one with nn.GroupNorm",
         )
+    recurrent = ((name, layer) for name, layer in model.named_modules() if isinstance(layer, nn.GRU | nn.RNN))
+    for name, layer in recurrent:
+        kind = type(layer).__name__
+        raise _refused(case, f"a model with {kind} ({name}), which has no gradients of single examples: take nn.LSTM")
 
 
 def falls_short(case: Case) -> dict[str, str]:

@@ -4,6 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache, partial
 from typing import Any
 
 from flwr.serverapp.strategy import Strategy
@@ -31,8 +32,10 @@ class Ledger(Part):
     ----------
     own : Privacy
         The settings.
-    spending : Spending
-        Says what rounds release.
+    spending_for : Callable[[int], Spending]
+        Returns what says what rounds release, where the noise is that of a run of so many global rounds.
+    num_rounds : int
+        Global rounds of this run.
     epsilon_of : Callable[[Mapping[Release, int], float], float]
         The accountant.
     client_of : Mapping[int, int]
@@ -44,7 +47,8 @@ class Ledger(Part):
     """
 
     own: Privacy
-    spending: Spending
+    spending_for: Callable[[int], Spending]
+    num_rounds: int
     epsilon_of: Callable[[Releases, float], float]
     client_of: Mapping[int, int]
     tells_edges: bool
@@ -60,20 +64,29 @@ class Ledger(Part):
         return lambda strategy, *rest, **options: make(around(strategy), *rest, **options)
 
     def go_on_from(self, lines: Sequence[Line]) -> None:
-        """Take back what the rounds before have spent.
+        """Take back what the rounds before have spent, with the noise that they had.
 
-        Where noise follows no seed, the round that was interrupted is repeated with other noise: it counts twice.
+        Where noise follows no seed, the round that was interrupted is repeated with other noise: it counts twice, at
+        the least noise that it can have had.
         """
         edges: dict[str, Line] = {}
+        fewest = self.num_rounds
         for line in lines:
             if line["scope"] == "edge":
                 edges[line["edge"]] = line
             elif line["scope"] == "global":
-                self.spent = _sum(self.spent, self.spending.of_round(edges, line["privacy"]))
+                planned = line["privacy"].get("planned_rounds", self.num_rounds)
+                self.spent = _sum(self.spent, self.spending_for(planned).of_round(edges, line["privacy"]))
+                fewest = min(fewest, planned)
                 self.again, edges = line["privacy"].get("repeated", 0), {}
         self.again += self.own.secret_noise
         for _ in range(self.again):
-            self.spent = _sum(self.spent, self.spending.planned())
+            self.spent = _sum(self.spent, self.spending_for(fewest).planned())
+
+    @property
+    def spending(self) -> Spending:
+        """What rounds release from now on."""
+        return self.spending_for(self.num_rounds)
 
     def check_first_round(self) -> None:
         """Refuse noise with which no round can be made."""
@@ -106,7 +119,11 @@ class Ledger(Part):
         return {"privacy": _means(over.outcome.edges[name])} if self.tells_edges else {}
 
     def end_round(self, over: RoundOver) -> Line:
-        """Return ``privacy``, with ``level``, ``epsilon`` (None: infinite) and ``delta``, and why the run ``ends``."""
+        """Return ``privacy``, and why the run ``ends``.
+
+        It has ``level``, ``epsilon`` (None: infinite), ``delta``, and where the budget decides on the noise the
+        ``planned_rounds`` that it is for.
+        """
         self.spent = self._after(over.outcome)
         ends = self._why_no_more(self.spent)
         epsilon = self._epsilon(self.spent)
@@ -115,6 +132,8 @@ class Ledger(Part):
             "epsilon": epsilon if math.isfinite(epsilon) else None,
             "delta": self.own.delta,
         }
+        if self.own.epsilon and not self.own.noise:
+            told["planned_rounds"] = self.num_rounds
         repeated = {"repeated": self.again} if self.again else {}
         return {"privacy": {**told, **self._of_cloud(over.outcome), **repeated}, **({"ends": ends} if ends else {})}
 
@@ -158,7 +177,13 @@ def ledger_of(scene: Scene) -> Ledger | None:
         return None
     epsilon_of = accounting(case, "epsilon_of")
     ledger = Ledger(
-        case[Privacy], spending_of(scene), epsilon_of, scene.client_of, is_by_edges(case), around_cloud(scene)
+        case[Privacy],
+        cache(partial(spending_of, scene)),
+        case.federation.global_rounds,
+        epsilon_of,
+        scene.client_of,
+        is_by_edges(case),
+        around_cloud(scene),
     )
     ledger.check_first_round()
     return ledger

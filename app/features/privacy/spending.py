@@ -132,15 +132,15 @@ class AtClients:
             yield from self.clients_of[name] if unknown else failed | set(participants)
 
 
-def spending_of(scene: Scene) -> Spending:
-    """Return what a run with differential privacy releases.
+def spending_of(scene: Scene, num_rounds: int) -> Spending:
+    """Return what a run with differential privacy releases, with the noise of one of so many global rounds.
 
     Raises
     ------
     UserError
         If no noise is enough, or the accountant's package is not installed.
     """
-    case = scene.case
+    case = scene.case.of_rounds(num_rounds)
     edge_rounds = 1 if case.is_flat else case.federation.edge_rounds
     sizes = {name: len(members) for name, members in scene.topology.items()}
     if is_by_cloud(case):

@@ -13,6 +13,7 @@ from espalier.app.reports.run_state import RunState
 from espalier.app.run.resume import take_back
 from espalier.app.tiers.states import OwnState
 from espalier.app.wiring.task_of_run import build_task
+from espalier.clients.messages.split_names import AUXILIARY_HEAD
 from espalier.clients.shared.local_round import Begun, Done, Learned
 from tests.app.algorithms.test_scaffold import edge_half_of, kept_by
 from tests.app.assembling import config_of, engine_of, federation_of
@@ -120,6 +121,26 @@ def test_where_clients_begin_anew_so_does_what_goes_by_them(algorithm):
         own = [kept_by(engine.grid, node_id) for node_id in engine.grid.get_node_ids()]
         for key, values in sum_of(edge).items():
             torch.testing.assert_close(sum(kept[key] for kept in own) / 4, values, rtol=0, atol=1e-6)
+
+
+def test_heads_that_an_edge_has_fitted_go_down_again_where_clients_begin_anew():
+    settings = {"algorithm": "fsl-sage", "fsl_sage.fit_every": 10, "fsl_sage.fit_steps": 2, "split.upload_every": 1}
+    engine, federation, model = begun(**settings)
+    *_, last = federation.hierarchical.rounds(engine.grid, model, 2)
+    (edge,) = federation.hierarchical.edges.values()
+    nodes = engine.grid.get_node_ids()
+    assert [set(edge.inner.beside(node_id)) for node_id in nodes] == [set()] * 4
+    edge.inner.clients_begin_anew()
+    heads = [edge.inner.beside(node_id) for node_id in nodes]
+    assert all(heads)
+    engine, _, _ = begun(**settings)  # nodes of the same ids, which know nothing
+    list(federation.hierarchical.rounds(engine.grid, last.arrays, 4, first_round=3))  # first they register labels
+    for node_id, head in zip(nodes, heads, strict=True):
+        assert same_weights_of(kept_by(engine.grid, node_id, AUXILIARY_HEAD), head)
+
+
+def same_weights_of(left, right):
+    return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
 
 
 def test_a_host_whose_run_is_new_has_clients_that_begin_anew():

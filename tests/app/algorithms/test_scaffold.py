@@ -7,7 +7,7 @@ from flwr.app import ArrayRecord
 from espalier.app.config.parse import parse_config
 from espalier.app.engines.in_process import InProcess
 from espalier.app.wiring.task_of_run import build_task
-from espalier.clients.memory import kept
+from espalier.clients.memory import KEPT, kept
 from tests.app.algorithms.plain import Clients, scaffold
 from tests.app.assembling import config_of, federation_of
 from tests.app.runs import run_app, summary, weights
@@ -90,8 +90,8 @@ def edge_half_of(edge):
     return edge.half
 
 
-def kept_by(grid, node_id):
+def kept_by(grid, node_id, record=KEPT):
     class Context:
         state = grid._nodes[node_id].state
 
-    return kept(Context)
+    return kept(Context, record)

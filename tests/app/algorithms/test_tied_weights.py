@@ -1,5 +1,7 @@
 """A weight that layers share is one weight, whatever its names are, for every algorithm's client."""
 
+from collections import OrderedDict
+
 import pytest
 import torch
 from torch import nn
@@ -48,6 +50,12 @@ def tied_head(num_classes, input_shape):
     return nn.Sequential(nn.Flatten(), body, nn.Tanh(), middle, head)
 
 
+def tied_blocks(num_classes, input_shape):
+    blocks = tied_head(num_classes, input_shape)
+    first = nn.Sequential(*blocks[:3])
+    return nn.Sequential(OrderedDict(first=first, middle=blocks[3], tanh=nn.Tanh(), head=blocks[4]))
+
+
 @pytest.mark.parametrize("algorithm", ["fedavg", "scaffold", "feddyn", "ditto", "fedrep", "apfl", "pfedme"])
 def test_a_shared_weight_trains_as_one(algorithm, tmp_path):
     one, two = (
@@ -71,3 +79,25 @@ def test_a_weight_that_would_stay_and_travel_too_is_refused(algorithm, tmp_path,
         "averages the other; allowed are two weights\n"
     )
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("algorithm", ["hsfl", "phsfl"])
+def test_a_head_that_trains_or_is_frozen_by_itself_shares_no_weight_with_the_body(algorithm, tmp_path, capsys):
+    settings = [
+        f"algorithm={algorithm}",
+        f"model={__name__}:tied_blocks",
+        "cut-layer=1",
+        f"output-dir={tmp_path / 'run'}",
+    ]
+    assert main(settings) == 2
+    assert capsys.readouterr().err == (
+        "error: middle.weight and head.weight are one weight of the model, of which the head's is frozen, or "
+        "fine-tuned alone; allowed are two weights\n"
+    )
+
+
+def test_a_head_that_trains_with_the_body_may_share_a_weight_with_it(tmp_path):
+    settings = {**SMALL, "model": f"{__name__}:tied_blocks"}
+    whole = run_app(tmp_path / "whole", algorithm="h-fedavg", num_edges=2, **settings)
+    cut = run_app(tmp_path / "cut", algorithm="hsfl", num_edges=2, cut_layer=1, fine_tune_steps=0, **settings)
+    torch.testing.assert_close(weights(cut), weights(whole), rtol=0, atol=1e-6)

@@ -49,7 +49,8 @@ def straight(tmp_path_factory):
 
 
 def told(folder):
-    return [line["privacy"] for line in lines(folder, "global")]
+    own = [line["privacy"] for line in lines(folder, "global")]
+    return [{key: value for key, value in one.items() if key != "planned_rounds"} for one in own]
 
 
 @pytest.mark.parametrize(
@@ -90,6 +91,76 @@ def test_a_resumed_run_is_the_straight_one_and_its_budget_too(straight, tmp_path
     assert "another round would make it" in summary(found)["stopped"]
     assert main([f"resume={found}", "global-rounds=12"]) == 0
     assert summary(found)["rounds"] == 4
+
+
+@pytest.mark.parametrize("level", ["client-at-edge", "client-at-client", "example-at-client", "edge-at-cloud"])
+def test_rounds_before_a_resume_for_longer_count_with_the_noise_that_they_had(level, tmp_path):
+    two = {**EQUAL, "edge-rounds": 1, **private(level, epsilon=8.0), "stop.bytes": 1}
+    found = run_app(tmp_path / "run", **two, global_rounds=2)
+    assert main([f"resume={found}", "global-rounds=12", "stop.bytes=0"]) == 0
+    assert [line["privacy"]["planned_rounds"] for line in lines(found, "global")][:2] == [2, 12]
+    epsilons = [one["epsilon"] for one in told(found)]
+    assert epsilons == sorted(epsilons)
+    assert len(epsilons) < 12
+    assert epsilons[-1] <= 8.0
+    if level == "client-at-client":
+        first, later = (noise_within(8.0, DELTA, Release(0.0), rounds) for rounds in (2, 12))
+        spent = {Release(first): 1, Release(later): len(epsilons) - 1}
+        assert epsilons[-1] == pytest.approx(epsilon_of(spent, DELTA), abs=1e-6)
+
+
+def test_a_round_that_was_interrupted_counts_at_the_noise_that_it_had(tmp_path):
+    own = {**EQUAL, "edge-rounds": 1, **private("client-at-edge", epsilon=8.0, secret_noise=True), "stop.bytes": 1}
+    found = run_app(tmp_path / "run", **own, global_rounds=4)
+    assert main([f"resume={found}", "global-rounds=30", "stop.bytes=0"]) == 0
+    first, later = (noise_within(8.0, DELTA, Release(0.0, 3, 3), rounds) for rounds in (4, 30))
+    assert told(found)[1]["epsilon"] == pytest.approx(
+        epsilon_of({Release(first, 3, 3): 2, Release(later, 3, 3): 1}, DELTA), abs=1e-6
+    )
+
+
+def scaled(num_classes, input_shape):
+    """Return a model with a weight without dimensions."""
+
+    class Scaled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer, self.scale = nn.Linear(64, num_classes), nn.Parameter(torch.tensor(1.0))
+
+        def forward(self, x):
+            return self.layer(x.flatten(1)) * self.scale
+
+    return Scaled()
+
+
+@pytest.mark.parametrize("level", ["client-at-edge", "client-at-client", "example-at-client", "edge-at-cloud"])
+def test_a_weight_without_dimensions_gets_noise_too(level, tmp_path):
+    settings = {**EQUAL, "edge-rounds": 1, "model": f"{__name__}:scaled"}
+    found = run_app(tmp_path / "run", **settings, **private(level, noise=0.5))
+    assert summary(found)["replies_left_out"] == 0
+    assert float(weights(found)["scale"]) != 1.0
+
+
+class Gated(nn.Module):
+    def __init__(self, num_classes):
+        super().__init__()
+        self.layer = nn.GRU(64, num_classes)
+
+    def forward(self, x):
+        return self.layer(x.flatten(1))[0]
+
+
+def gated(num_classes, input_shape):
+    return Gated(num_classes)
+
+
+def test_a_layer_without_gradients_of_single_examples_is_refused(tmp_path, capsys):
+    settings = {**SMALL, **private("example-at-client", noise=1.0), "model": f"{__name__}:gated"}
+    given = [f"{key}={json.dumps(value)}" for key, value in settings.items()]
+    assert main([*given, f"output-dir={tmp_path / 'run'}"]) == 2
+    assert (
+        "a model with GRU (layer), which has no gradients of single examples: take nn.LSTM" in capsys.readouterr().err
+    )
 
 
 @pytest.mark.deploy
