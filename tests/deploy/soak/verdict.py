@@ -16,7 +16,8 @@ from .resources import AMOUNTS, Holding
 MOST_MORE_AT_REST = {"threads": 6.0, "files": 16.0, "megabytes": 32.0}
 # A client's process, which is there while it works; at rest there is none, or one on each device that stays.
 WORKING = "flwr-clientapp"
-# Of one process that lived for ten minutes and more: the most in its last five minutes, to the most in its first five.
+# Of one process that lived for ten minutes and more: the least in its last five minutes, to the most in its first five.
+# A SuperLink takes up to 70 MB for a while, most of which it gives back.
 MOST_GROWTH = {"threads": 6.0, "files": 12.0, "megabytes": 48.0}
 WINDOW_SECONDS = 300.0
 
@@ -58,7 +59,7 @@ def growth(samples: Iterable[Holding]) -> dict[str, dict[str, float]]:
         most = found.setdefault(program, {"lived": 0, **dict.fromkeys(AMOUNTS, float("-inf"))})
         most["lived"] += 1
         for amount in AMOUNTS:
-            grown = max(getattr(one, amount) for one in late) - max(getattr(one, amount) for one in early)
+            grown = min(getattr(one, amount) for one in late) - max(getattr(one, amount) for one in early)
             most[amount] = round(max(most[amount], grown), 1)
     return dict(sorted(found.items()))
 
