@@ -14,7 +14,7 @@ from .shared.records import records_in
 KEPT = "kept"  # of a rule, see `espalier.clients.shared.local_round.Done`
 OWN_WEIGHTS = "own-weights"  # that never leave the client
 START = "round-start"  # what a round that is under way began from
-RUN = "run"  # the name of the run that all of it is of, also in instructions
+RUN = "edge-run"  # the name of the run that all of it is of, also in instructions
 
 
 def kept(context: Context, record: str = KEPT) -> dict[str, Tensor]:

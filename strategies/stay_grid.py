@@ -78,10 +78,10 @@ class _Line:
 
     def forget_tickets(self, but: Ticket | None = None) -> None:
         """Take no stream by any of its tickets, and break off those that they opened, `but` for one."""
-        for ticket in self.tickets:
+        tickets, self.tickets = self.tickets, []
+        for ticket in tickets:
             if ticket is not but:
                 ticket.forget()
-        self.tickets = []
 
 
 class StayGrid(ThroughGrid):
