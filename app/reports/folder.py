@@ -366,16 +366,19 @@ def _check_global(line: Mapping[str, Any]) -> None:
         raise TypeError
     if not all(isinstance(line.get(key, {}), dict) for key in ("test", "energy_joules")):
         raise TypeError
-    for failure in line.get("evaluation_failures", ()):
-        failure["client"]
+    _check_failures(line.get("evaluation_failures", ()))
     _check_clients(line.get("clients", {}))
 
 
 def _check_personalised(line: Mapping[str, Any]) -> None:
     _check_clients(line["clients"])
-    for failure in line["failures"]:
-        failure["client"]
+    _check_failures(line["failures"])
     line["bytes"]
+
+
+def _check_failures(failures: Sequence[Mapping[str, Any]]) -> None:
+    for failure in failures:
+        failure["client"]
 
 
 def _check_clients(clients: Mapping[str, Mapping[str, Any]]) -> None:
@@ -386,8 +389,7 @@ def _check_clients(clients: Mapping[str, Mapping[str, Any]]) -> None:
 
 
 def _check_edge(line: Mapping[str, Any]) -> None:
-    for failure in line["failures"]:
-        failure["client"]
+    _check_failures(line["failures"])
 
 
 def _check_seconds(line: Mapping[str, Any]) -> None:

@@ -184,7 +184,7 @@ class EdgeRun:
         self._round = number = request["round"]
         self._load_state(request["state"])
         logger.info("global round %d: started", number)
-        config = ConfigRecord({**request["config"], **self._state.told})
+        config = self._told(request)
         rounds = self._hierarchical.train_edge(self.name, number, request["arrays"], config, self._grid)
         outcome: EdgeOutcome = self._converse(rounds)
         sent = None
@@ -203,7 +203,7 @@ class EdgeRun:
     def _evaluate(self, request: Wire) -> Wire:
         number = request["round"]
         self._load_state(request["state"])
-        config = ConfigRecord({**request["config"], **self._state.told})
+        config = self._told(request)
         evaluation: Evaluation = self._converse(
             self._hierarchical.evaluate_edge(self.name, number, request["arrays"], config, self._grid)
         )
@@ -251,6 +251,10 @@ class EdgeRun:
             self._deadline.release()
         if self._world:
             self._world.edges[self.name].take_rounds()
+
+    def _told(self, request: Wire) -> ConfigRecord:
+        """Return what a request tells clients, and the edge's own state."""
+        return ConfigRecord({**request["config"], **self._state.told})
 
     def _forget_counts(self) -> None:
         self._meter.drain()

@@ -12,10 +12,10 @@ from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from .correction import NO_CORRECTION, Correction, Weights
+from .rounding import is_finite
 
 
 @dataclass(frozen=True)
@@ -158,11 +158,7 @@ class Done:
     def is_of_use(self) -> bool:
         """Whether nothing holds NaN or Inf, but for numbers that are kept; else the reply is left out."""
         own = [tensor for tensor in (self.kept or {}).values() if tensor.dim()]
-        return all(map(_is_finite, (*self.weights.values(), *self.told.values(), *own)))
-
-
-def _is_finite(values: Tensor) -> bool:
-    return bool(torch.isfinite(values.sum()) or torch.isfinite(values).all())
+        return all(map(is_finite, (*self.weights.values(), *self.told.values(), *own)))
 
 
 LocalRound = Generator[Pass, Learned, Done]

@@ -5,9 +5,14 @@ import torch
 from torch import Tensor
 
 
+def is_finite(values: Tensor) -> bool:
+    """Return whether no number is NaN or Inf; a finite sum says so at once."""
+    return bool(torch.isfinite(values.sum()) or torch.isfinite(values).all())
+
+
 def check_finite(values: Tensor, form: str) -> None:
     """Raise ValueError where another form than the numbers' own would hide that one is NaN or Inf."""
-    if not torch.isfinite(values.sum()) and not torch.isfinite(values).all():
+    if not is_finite(values):
         raise ValueError(f"there is NaN or Inf in what is to travel as {form}")
 
 
