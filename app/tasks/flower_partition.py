@@ -23,6 +23,9 @@ def flower_indices(
 ) -> list[np.ndarray]:
     """Return the indices of each client's samples, in the library's order.
 
+    The partitioner gets the samples in an order drawn by the seed, as ``FederatedDataset`` shuffles them: in the order
+    of their files, which often are sorted by class, neighbours would go to one client.
+
     Parameters
     ----------
     spec : ObjectSpec
@@ -50,7 +53,8 @@ def flower_indices(
         raise unknown_name(spec, kinds, "one of these in front of its arguments")
     rows = "espalier-row"
     known = {LABEL: labels, **columns, rows: np.arange(len(labels))}
-    given = datasets.from_dict({name: np.ascontiguousarray(values) for name, values in known.items()})
+    order = np.random.default_rng(seed).permutation(len(labels))
+    given = datasets.from_dict({name: np.asarray(values)[order] for name, values in known.items()})
     offered = {"num_partitions": num_clients, "partition_by": LABEL, "seed": seed}
     partitioner = call_with(replace(spec, module=PLACE), offered)
     try:

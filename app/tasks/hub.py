@@ -100,6 +100,10 @@ def open_set(spec: ObjectSpec, told: Told) -> HubSet:
     tests = [pool for pool in pools[1:] if label in pool.column_names and not _is_hidden(pool, label)]
     if not tests:
         raise bad_value(LABEL_KEY, label, "a column that the test pool has, too, with labels in it")
+    for key, name in ((LABEL_KEY, label), *((INPUTS_KEY, name) for name in inputs)):
+        here, there = (_kind_of(pool.features.get(name)) for pool in (train, tests[0]))
+        if here != there:
+            raise bad_value(key, name, f"a column of one kind in both pools: {here} to train, {there} to test")
     (labels, test_labels), classes = _labels([train, tests[0]], label, spec)
     if missing := sorted({*test_labels.tolist()} - {*labels.tolist()}):
         allowed = f"a set whose training pool has each class, not none of {classes[missing[0]]!r}"
@@ -200,6 +204,17 @@ def _is_scalar(feature: Any, *kinds: str) -> bool:
     return str(getattr(feature, "dtype", "")).rstrip("0123456789") in kinds and hasattr(feature, "pa_type")
 
 
+def _kind_of(feature: Any) -> str:
+    """Return what a column holds, in a word: values of one kind mean the same in every pool."""
+    if feature is None:
+        return "nothing"
+    if _is_image(feature):
+        return IMAGES
+    if hasattr(feature, "names"):
+        return "named classes"
+    return "texts" if _is_scalar(feature, "string", "large_string") else "numbers"
+
+
 def _is_image(feature: Any) -> bool:
     return type(feature).__name__ in ("Image", "Array2D", "Array3D")
 
@@ -219,16 +234,21 @@ def _labels(pools: "Sequence[Dataset]", label: str, spec: ObjectSpec) -> tuple[l
     columns = [list(pool[label][:]) for pool in pools]
     if any(None in values for values in columns):
         raise bad_value(LABEL_KEY, label, f"{allowed}, without gaps")
-    names = getattr(feature, "names", None)
-    if names is not None:
-        arrays = [np.array(values, dtype=np.int64) for values in columns]
-        if min(int(array.min()) for array in arrays) < 0:
+    if hasattr(feature, "names"):
+        if min(map(min, columns)) < 0:
             raise bad_value(LABEL_KEY, label, f"{allowed}, without gaps: some are -1")
-        return arrays, tuple(map(str, names))
-    values = sorted(set().union(*columns))
-    if len(values) > MOST_CLASSES or len(values) == len(columns[0]) > 2:
-        raise bad_value(LABEL_KEY, label, f"{allowed}: these are {len(values)} different values")
-    numbers = {value: number for number, value in enumerate(values)}
-    return [np.array([numbers[value] for value in column], dtype=np.int64) for column in columns], tuple(
-        map(str, values)
-    )
+        classes = list(feature.names)
+        # Each pool numbers classes in an order of its own.
+        names_there = [pool.features[label].names for pool in pools]
+        columns = [[names[value] for value in values] for names, values in zip(names_there, columns, strict=True)]
+        if unknown := sorted({*columns[-1]} - {*classes}):
+            raise bad_value(LABEL_KEY, label, f"{allowed}: {unknown[0]!r} is a class of the test pool alone")
+    else:
+        classes = sorted(set().union(*columns))
+        if len(classes) == len(columns[0]) > 2:
+            raise bad_value(LABEL_KEY, label, f"{allowed}: these are {len(classes)} different values")
+    if len(classes) > MOST_CLASSES:
+        raise bad_value(LABEL_KEY, label, f"{allowed}, {MOST_CLASSES} at most: these are {len(classes)}")
+    numbers = {value: number for number, value in enumerate(classes)}
+    labels = [np.array([numbers[value] for value in column], dtype=np.int64) for column in columns]
+    return labels, tuple(map(str, classes))

@@ -57,9 +57,10 @@ def rows_of(opened: HubSet, told: Told) -> Rows:
 def _texts(opened: HubSet, told: Told) -> Rows:
     """Return texts as tokens, cut and filled up to one length: the longest training text's, `max_tokens` at most."""
     tokenizer = _tokenizer(told.tokenizer)
+    num_tokens = 1 + max(tokenizer.get_vocab().values())  # numbers may be left out
     padding = next(
         (number for token in PADDINGS if (number := tokenizer.token_to_id(token)) is not None),
-        (tokenizer.padding or {}).get("pad_id", 0),
+        (tokenizer.padding or {}).get("pad_id", num_tokens),  # none that stands for a word
     )
     tokenizer.no_padding()
     tokenizer.enable_truncation(told.max_tokens)
@@ -72,7 +73,7 @@ def _texts(opened: HubSet, told: Told) -> Rows:
         pools.append([encoding.ids for encoding in tokenizer.encode_batch_fast(texts)])
     length = max(1, max(map(len, pools[0])))
     train, test = (torch.from_numpy(_filled_up(pool, length, padding)) for pool in pools)
-    offered = {"input_shape": (length,), "num_tokens": tokenizer.get_vocab_size(), "padding": padding}
+    offered = {"input_shape": (length,), "num_tokens": max(num_tokens, padding + 1), "padding": padding}
     return Rows(train, test, offered, {"inputs": list(opened.inputs), "tokenizer": told.tokenizer, "padding": padding})
 
 
@@ -114,8 +115,12 @@ def _table(opened: HubSet) -> Rows:
             names.append(column)
             parts.append([values.astype(np.float64)[:, None] for values in (train, test)])
     train, test = (np.concatenate(part, axis=1) for part in zip(*parts, strict=True))
-    mean, std = train.mean(axis=0), train.std(axis=0)
-    std[std == 0] = 1.0
+    with np.errstate(over="ignore", invalid="ignore"):
+        mean, std = train.mean(axis=0), train.std(axis=0)
+    if len(beyond := np.flatnonzero(~np.isfinite(std))):
+        raise bad_value(INPUTS_KEY, names[beyond[0]], "columns whose variance is below 1e308")
+    is_constant = train.min(axis=0) == train.max(axis=0)  # its deviation may be rounding, and not 0
+    mean, std = np.where(is_constant, train[0], mean), np.where(is_constant, 1.0, std)
     inputs, tests = (torch.from_numpy(((pool - mean) / std).astype(np.float32)) for pool in (train, test))
     return Rows(
         inputs, tests, {"input_shape": (len(names),)}, {"inputs": names, "mean": mean.tolist(), "std": std.tolist()}

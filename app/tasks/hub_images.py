@@ -70,6 +70,7 @@ def _pixels(image: Any, column: str, row: int, size: int, channels: int | None) 
     try:
         if not isinstance(image, Image.Image):
             array = np.asarray(image)
+            array = array[..., 0] if array.shape[2:] == (1,) else array
             if array.dtype.kind not in "ui" or array.min() < 0 or array.max() > 255:
                 raise UserError(f"holds {array.dtype} from {array.min()} to {array.max()}")
             image = Image.fromarray(array.astype(np.uint8))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from espalier.app.ground.errors import UserError
+from espalier.clients.messages.profile import MOST_CLASSES
 
 #: Part of every cache key: raise it when the files, or what the decoding gives, change their meaning.
 FORMAT_VERSION = 1
@@ -123,11 +123,25 @@ def save(
     (folder / "meta.json").write_text(json.dumps(meta, indent=1), encoding="utf-8")
 
 
-def check_classes(source: Path, train_labels: np.ndarray, test_labels: np.ndarray) -> None:
-    """Raise UserError if test examples, read from `source`, are of a class that training lacks."""
-    if len(lacking := np.setdiff1d(test_labels, train_labels)):
-        allowed = "allowed are test examples of classes that training examples have"
-        raise UserError(f"{source}: has test examples of class {lacking[0]} and no training examples: {allowed}")
+def classes_in(train: LabelledImages, test: LabelledImages, most: int = MOST_CLASSES) -> int:
+    """Return the number of classes, one more than the largest label.
+
+    Raises
+    ------
+    ValueError
+        Images, their labels and the two pools don't go together; the message says why.
+    """
+    if train.images.shape[1:] != test.images.shape[1:]:
+        raise ValueError(f"images to train on are {train.images.shape[1:]}, and to test on {test.images.shape[1:]}")
+    for name, pool in zip(_POOLS, (train, test), strict=True):
+        if not len(pool.images) == len(pool.labels) > 0:
+            raise ValueError(f"the {name} pool has {len(pool.images)} images and {len(pool.labels)} labels")
+        low, high = int(pool.labels.min()), int(pool.labels.max())
+        if low < 0 or high >= most:
+            raise ValueError(f"labels are from 0 to {most - 1} at most, not from {low} to {high}")
+    if len(lacking := np.setdiff1d(test.labels, train.labels)):
+        raise ValueError(f"class {lacking[0]} is in the test pool alone")
+    return 1 + int(train.labels.max())
 
 
 def save_pool(folder: Path, pool: str, images: Iterable[np.ndarray], labels: np.ndarray) -> tuple[int, ...]:

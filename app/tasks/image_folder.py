@@ -3,7 +3,7 @@
 import logging
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
@@ -74,12 +74,14 @@ def list_images(root: Path) -> Listing:
         raise UserError(f"{root}: no such folder: {LAYOUTS}")
     if not {"train", "test"} & (names := set(folders_in(root))) and names:
         classes = sorted(names)
+        _check_names(root, classes)
         files, labels = _list_pool(root, classes, classes)
         return Listing(tuple(classes), files, [], labels, labels[:0])
     for folder in (root / "train", root / "test"):
         if not folder.is_dir():
             raise UserError(f"{folder}: no such folder: {LAYOUTS}")
     classes = _class_folders(root / "train")
+    _check_names(root / "train", classes)
     test_classes = _class_folders(root / "test")
     for name in test_classes:
         if name not in classes:
@@ -130,6 +132,15 @@ def _class_folders(pool: Path) -> list[str]:
     if not names:
         raise UserError(f"{pool}: holds no class folders: {LAYOUT}")
     return names
+
+
+def _check_names(pool: Path, names: Iterable[str]) -> None:
+    """Raise UserError if names of class folders, which go into the results' files, can't be written there."""
+    for name in names:
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            raise UserError(f"{pool}: allowed are class folders whose names are UTF-8, not {name!r}") from None
 
 
 def _list_pool(pool: Path, names: list[str], classes: list[str]) -> tuple[list[Path], np.ndarray]:

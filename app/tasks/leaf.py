@@ -15,7 +15,7 @@ from espalier.app.tasks import image_data
 from espalier.app.tasks.cache import fingerprint, load_or_build
 from espalier.app.tasks.dataset import DataPlace, Dataset, Told
 from espalier.app.tasks.held_out import train_and_test
-from espalier.app.tasks.image_data import FORMAT_VERSION, ImageData, check_classes
+from espalier.app.tasks.image_data import FORMAT_VERSION, ImageData, LabelledImages, classes_in
 
 CLASSES = digits + ascii_uppercase + ascii_lowercase
 SIDE = 28
@@ -48,7 +48,10 @@ def _load(place: DataPlace) -> ImageData:
 
 def _build(pools: Sequence[Sequence[Path]], folder: Path) -> None:
     train, test = map(_read, pools)
-    check_classes(pools[1][0], train[1], test[1])
+    try:
+        classes_in(LabelledImages(*train[:2]), LabelledImages(*test[:2]), len(CLASSES))
+    except ValueError as error:
+        raise UserError(f"{pools[1][0]}: {error}: {LAYOUT} makes it") from None
     _save(folder, train, test)
 
 
@@ -84,9 +87,14 @@ def _writers_of(file: Path) -> Iterator[tuple[np.ndarray, np.ndarray, str]]:
     """Yield each writer's images and labels in a file."""
     try:
         content = json.loads(file.read_bytes())
+        if len({*content["users"]}) < len(content["users"]):
+            raise ValueError("a writer is among its users twice")
         for writer in content["users"]:
             own = content["user_data"][writer]
-            labels = np.array(own["y"], dtype=np.int64).reshape(len(own["y"]))
+            labels = np.array(own["y"]).reshape(len(own["y"]))
+            if labels.dtype.kind == "f" and (labels != np.rint(labels)).any():
+                raise ValueError(f"{writer} has labels that are no whole numbers")
+            labels = labels.astype(np.int64)
             pixels = np.array(own["x"], dtype=np.float64).reshape(len(labels), SIDE, SIDE, 1)
             if not (((pixels >= 0) & (pixels <= 1)).all() and ((labels >= 0) & (labels < len(CLASSES))).all()):
                 raise ValueError(f"{writer} has pixels that are not from 0 to 1, or labels not below {len(CLASSES)}")

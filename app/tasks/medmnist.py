@@ -11,7 +11,7 @@ from espalier.app.ground.object_spec import error_line
 from espalier.app.tasks import image_data
 from espalier.app.tasks.cache import fingerprint, load_or_build
 from espalier.app.tasks.dataset import DataPlace, Dataset
-from espalier.app.tasks.image_data import FORMAT_VERSION, ImageData, check_classes
+from espalier.app.tasks.image_data import FORMAT_VERSION, ImageData, LabelledImages, classes_in
 
 # Those of images with one class each; "chestmnist" has fourteen answers for each image.
 NAMES = ("blood", "breast", "derma", "oct", "organa", "organc", "organs", "path", "pneumonia", "retina", "tissue")
@@ -36,20 +36,23 @@ def _build(file: Path, folder: Path) -> None:
     try:
         with file.open("rb") as opened, np.load(opened) as arrays:  # NumPy leaves a damaged file open
             images, labels, test_images, test_labels = (arrays[name] for name in ARRAYS)
-        pools = [(images, labels.reshape(len(images))), (test_images, test_labels.reshape(len(test_images)))]
-        if any(i.dtype != np.uint8 or i.ndim not in (3, 4) or not len(i) or o.dtype.kind not in "ui" for i, o in pools):
-            raise ValueError("images are not uint8 (N, height, width[, 3]), or labels no integers (N, 1)")
-        if images.shape[1:] != test_images.shape[1:]:
-            raise ValueError(f"training images are {images.shape[1:]}, test images {test_images.shape[1:]}")
+        train, test = _pool(images, labels), _pool(test_images, test_labels)
+        count = classes_in(train, test)
     except FAULTS as error:  # a damaged archive raises errors of many kinds
         allowed = f"allowed is an .npz file with {', '.join(ARRAYS)}, as https://medmnist.com has it"
         raise UserError(f"{file}: cannot be read ({error_line(error)}): {allowed}") from None
-    (_, train_labels), (_, test_labels) = pools
-    check_classes(file, train_labels, test_labels)
     image_data.save(
         folder,
-        chain.from_iterable(i.reshape(*i.shape[:3], -1) for i, _ in pools),
-        train_labels=train_labels,
-        test_labels=test_labels,
-        classes=map(str, range(1 + int(max(train_labels.max(), test_labels.max())))),
+        chain(train.images, test.images),
+        train_labels=train.labels,
+        test_labels=test.labels,
+        classes=map(str, range(count)),
     )
+
+
+def _pool(images: np.ndarray, labels: np.ndarray) -> LabelledImages:
+    """Return a pool of a file; ValueError where it is none of images with one class each."""
+    is_image = images.ndim == 3 or (images.ndim == 4 and images.shape[3] == 3)
+    if images.dtype != np.uint8 or not is_image or labels.dtype.kind not in "ui":
+        raise ValueError("images are not uint8 (N, height, width[, 3]), or labels no integers (N, 1)")
+    return LabelledImages(images.reshape(*images.shape[:3], -1), labels.reshape(len(images)))

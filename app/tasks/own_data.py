@@ -8,7 +8,7 @@ import numpy as np
 from espalier.app.ground.errors import FAULTS, bad_value
 from espalier.app.ground.object_spec import ObjectSpec, error_line
 from espalier.app.ground.registered import call_with
-from espalier.app.tasks.image_data import ImageData, LabelledImages, channel_statistics
+from espalier.app.tasks.image_data import ImageData, LabelledImages, channel_statistics, classes_in
 
 WANTED = "a function that returns (train_images, train_labels), (test_images, test_labels)"
 
@@ -52,8 +52,6 @@ def _pool(images: np.ndarray, labels: np.ndarray) -> LabelledImages:
     if labels.shape != images.shape[:1] or not np.issubdtype(labels.dtype, np.integer):
         raise ValueError(f"labels are {labels.dtype} {labels.shape}, not integers {images.shape[:1]}")
     labels = labels.astype(np.int64)
-    if labels.min() < 0:
-        raise ValueError(f"labels are from 0 on, not {labels.min()}")
     for array in (images := images.view(), labels):
         array.setflags(write=False)
     return LabelledImages(images, labels)
@@ -61,11 +59,7 @@ def _pool(images: np.ndarray, labels: np.ndarray) -> LabelledImages:
 
 def _classes(train: LabelledImages, test: LabelledImages, names: Sequence[str] = ()) -> tuple[str, ...]:
     """Return the classes' names; ValueError where the two pools do not go together, or with them."""
-    if train.images.shape[1:] != test.images.shape[1:]:
-        raise ValueError(f"images to train on are {train.images.shape[1:]}, and to test on {test.images.shape[1:]}")
-    count = 1 + int(max(train.labels.max(), test.labels.max()))
+    count = classes_in(train, test)
     if names and len(names) < count:
         raise ValueError(f"{len(names)} names of classes for {count}")
-    if missing := sorted({*test.labels.tolist()} - {*train.labels.tolist()}):
-        raise ValueError(f"class {missing[0]} is in the test pool alone")
     return tuple(map(str, names or range(count)))

@@ -12,7 +12,7 @@ from espalier.app.ground.errors import UserError
 from espalier.app.tasks import image_data
 from espalier.app.tasks.cache import fingerprint, load_or_build
 from espalier.app.tasks.dataset import DataPlace, Dataset
-from espalier.app.tasks.image_data import FORMAT_VERSION, ImageData
+from espalier.app.tasks.image_data import FORMAT_VERSION, ImageData, LabelledImages, classes_in
 
 if TYPE_CHECKING:
     from torchvision.datasets import VisionDataset
@@ -46,20 +46,26 @@ def _load(name: str, kind: str, files: str, options: dict[str, Any], place: Data
     if not folder.is_dir():
         open_pools()
     key = fingerprint(folder, (entry for entry in folder.iterdir() if entry.is_file()), FORMAT_VERSION)
-    build = partial(_build, open_pools)
+    build = partial(_build, folder, open_pools)
     return load_or_build(place.cache_dir / f"{name}-{key}", build=build, load=image_data.load)
 
 
-def _build(open_pools: "Callable[[], list[VisionDataset]]", folder: Path) -> None:
-    """Write a data set into `folder`."""
-    pools = open_pools()
-    first = int(pools[0].classes[0] == "N/A")  # before the letters of EMNIST, which are numbered from 1
+def _build(source: Path, open_pools: "Callable[[], list[VisionDataset]]", folder: Path) -> None:
+    """Write the data set whose files are in `source` into `folder`."""
+    opened = open_pools()
+    first = int(opened[0].classes[0] == "N/A")  # before the letters of EMNIST, which are numbered from 1
+    classes = opened[0].classes[first:]
+    train, test = (LabelledImages(_pixels(pool), np.asarray(pool.targets) - first) for pool in opened)
+    try:
+        classes_in(train, test, len(classes))
+    except ValueError as error:
+        raise UserError(f"{source}: {error}: allowed are files of one data set, as they are published") from None
     image_data.save(
         folder,
-        chain.from_iterable(map(_pixels, pools)),
-        train_labels=np.asarray(pools[0].targets) - first,
-        test_labels=np.asarray(pools[1].targets) - first,
-        classes=pools[0].classes[first:],
+        chain(train.images, test.images),
+        train_labels=train.labels,
+        test_labels=test.labels,
+        classes=classes,
     )
 
 

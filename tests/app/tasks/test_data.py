@@ -191,11 +191,17 @@ def test_medmnist_is_read_from_its_npz_file(tmp_path):
     (tmp_path / "octmnist.npy").rename(tmp_path / "octmnist.npz")
     np.savez(tmp_path / "bloodmnist.npz", **pools, **{**labels, "test_labels": labels["test_labels"] + 1})
     np.savez(tmp_path / "tissuemnist.npz", **{**pools, "test_images": pools["test_images"][:, :8]}, **labels)
+    huge = np.array([[0]] * 5 + [[2_000_000_000]], dtype=np.uint64)
+    np.savez(tmp_path / "retinamnist.npz", **pools, **{**labels, "train_labels": huge})
+    solid = {name: images.repeat(10, axis=3)[..., :28] for name, images in pools.items()}
+    np.savez(tmp_path / "organamnist.npz", **solid, **labels)
     for name, said in (
         ("dermamnist", "cannot be read"),
         ("octmnist", "cannot be read"),
-        ("bloodmnist", "has test examples of class 3 and no training examples"),
-        ("tissuemnist", r"training images are \(28, 28, 3\), test images \(8, 28, 3\)"),
+        ("bloodmnist", "class 3 is in the test pool alone"),
+        ("tissuemnist", r"images to train on are \(28, 28, 3\), and to test on \(8, 28, 3\)"),
+        ("retinamnist", r"labels are from 0 to 99999 at most, not from 0 to 2000000000"),
+        ("organamnist", r"images are not uint8 \(N, height, width\[, 3\]\)"),
     ):
         with pytest.raises(UserError, match=f"{name}.npz: .*{said}"):
             load_dataset(name, data_dir=tmp_path, cache_dir=tmp_path / "cache")
@@ -228,13 +234,21 @@ def test_femnist_is_read_from_leafs_json(tmp_path):
     assert sorted(divided.test.labels.tolist()) == [5, 6]
     assert divided.columns["user"].tolist() == ["f1"] * 3 + ["f2"] * 3
     write_leaf(tmp_path / "test" / "0.json", {"f1": (levels[5:7] / 255, [61, 11])})
-    with pytest.raises(UserError, match=r"test/0.json: has test examples of class 11 and no training examples"):
+    with pytest.raises(UserError, match=r"test/0.json: class 11 is in the test pool alone"):
         load_dataset("femnist", data_dir=tmp_path, cache_dir=tmp_path / "cache")
     write_leaf(tmp_path / "test" / "0.json", {})
     with pytest.raises(UserError, match=r"test/0.json: has no images"):
         load_dataset("femnist", data_dir=tmp_path, cache_dir=tmp_path / "cache")
     write_leaf(tmp_path / "train" / "1.json", {"f3": (levels[3:5], [0, 0])})
     with pytest.raises(UserError, match=r"train/1.json: cannot be read as LEAF's FEMNIST .*f3 has pixels"):
+        load_dataset("femnist", data_dir=tmp_path, cache_dir=tmp_path / "cache")
+    write_leaf(tmp_path / "train" / "1.json", {"f3": (levels[3:5] / 255, [0, 1.5])})
+    with pytest.raises(UserError, match=r"train/1.json: .*f3 has labels that are no whole numbers"):
+        load_dataset("femnist", data_dir=tmp_path, cache_dir=tmp_path / "cache")
+    file = tmp_path / "train" / "1.json"
+    write_leaf(file, {"f3": (levels[3:5] / 255, [0, 1])})
+    file.write_text(file.read_text().replace('["f3"]', '["f3", "f3"]'))
+    with pytest.raises(UserError, match=r"train/1.json: .*a writer is among its users twice"):
         load_dataset("femnist", data_dir=tmp_path, cache_dir=tmp_path / "cache")
 
 
@@ -266,6 +280,26 @@ def test_damaged_idx_files_are_one_line(tmp_path):
     with pytest.raises(UserError, match="dataset = 'fashion-mnist': cannot be downloaded or read") as caught:
         load_dataset("fashion-mnist", data_dir=tmp_path, cache_dir=tmp_path / "cache")
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("train", "train_labels", "test", "said"),
+    [
+        ((6, 28, 28), 5, (4, 28, 28), "the train pool has 6 images and 5 labels"),
+        ((5, 28, 28), 6, (4, 28, 28), "the train pool has 5 images and 6 labels"),
+        ((6, 28, 28), 6, (4, 20, 20), r"images to train on are \(28, 28, 1\), and to test on \(20, 20, 1\)"),
+        ((3, 28, 28), 3, (4, 28, 28), "class 3 is in the test pool alone"),
+        ((11, 28, 28), 11, (4, 28, 28), "labels are from 0 to 9 at most, not from 0 to 10"),
+    ],
+)
+def test_idx_files_that_do_not_go_together_are_one_line_and_nothing_is_kept(tmp_path, train, train_labels, test, said):
+    raw = tmp_path / "MNIST" / "raw"
+    for pool, shape, count in (("train", train, train_labels), ("t10k", test, 4)):
+        write_idx(raw / f"{pool}-images-idx3-ubyte", np.zeros(shape))
+        write_idx(raw / f"{pool}-labels-idx1-ubyte", np.arange(count))
+    with pytest.raises(UserError, match=f"MNIST/raw: {said}: allowed are files of one data set"):
+        load_dataset("mnist", data_dir=tmp_path, cache_dir=tmp_path / "cache")
+    assert list((tmp_path / "cache").iterdir()) == []
 
 
 def write_batch(file, pixels, **entries):

@@ -24,9 +24,10 @@ def shared_out(text, clients=5):
 
 
 def own_indices(partitioner):
-    """What the library deals out, of a set that has its rows' numbers."""
+    """What the library deals out, of a set that has its rows' numbers, and is shuffled by the seed."""
     columns = {"label": LABELS, "user": WRITERS, "row": np.arange(200)}
-    partitioner.dataset = datasets.Dataset.from_dict(columns)
+    order = np.random.default_rng(3).permutation(200)
+    partitioner.dataset = datasets.Dataset.from_dict({name: values[order] for name, values in columns.items()})
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)
         return [sorted(partitioner.load_partition(i)["row"][:]) for i in range(partitioner.num_partitions)]
@@ -58,6 +59,17 @@ def own_indices(partitioner):
 )
 def test_the_indices_are_the_librarys(text, made):
     assert [part.tolist() for part in shared_out(f"flwr:{text}")] == own_indices(made(partitioners))
+
+
+def test_samples_that_lie_sorted_by_class_are_iid_and_drawn_by_the_seed():
+    labels = np.repeat(np.arange(4), 50)
+
+    def held(seed):
+        parts = partition(labels, labels, scheme="flwr:IidPartitioner", num_clients=4, seed=seed)
+        return [part.train.tolist() for part in parts]
+
+    assert all(np.bincount(labels[part], minlength=4).min() > 5 for part in held(0))
+    assert held(0) == held(0) != held(1)
 
 
 def test_a_partitioner_without_its_library_is_one_line(monkeypatch):

@@ -48,12 +48,38 @@ def folder(tmp_path_factory):
     table = {"age": age, "smokes": [bool(i % 2) for i in range(30)], "town": ["a", "b"] * 15, "ill": labels}
     save("table", {**table, "other": age})
     save("gaps", {"age": [1.0, None] * 15, "label": labels})
+    tests = {"a": age[:6], "label": labels[:6]}
+
+    def save_pools(name, train, test, label_names=((), ())):
+        made = {"train": datasets.Dataset.from_dict(train), "test": datasets.Dataset.from_dict(test)}
+        for pool, names in zip(made, label_names, strict=True):
+            if names:
+                made[pool] = made[pool].cast_column("label", datasets.ClassLabel(names=list(names)))
+        # As DatasetDict.save_to_disk writes it, which wants columns of one kind.
+        for pool, one in made.items():
+            one.save_to_disk(str(root / name / pool))
+        (root / name / "dataset_dict.json").write_text('{"splits": ["train", "test"]}')
+
+    numbers = {"a": age, "label": labels}
+    save_pools("order", numbers, tests, ("pqr", "rqp"))
+    save_pools("unknown", numbers, tests, ("pqr", "pqs"))
+    save_pools("texts and classes", {**numbers, "label": ["p", "q", "r"] * 10}, tests, ("", "pqr"))
+    save_pools("texts and numbers", numbers, {**tests, "a": [str(value) for value in age[:6]]})
+    save_pools("lacking", {**numbers, "b": age}, tests)
+    save_pools("constant", {**numbers, "b": [0.1] * 30}, {**tests, "b": [0.1, 0.2] * 3})
+    save_pools("beyond", {**numbers, "b": [1e300, -1e300] * 15}, {**tests, "b": [0.0] * 6})
     vocabulary = {word: i for i, word in enumerate(["[UNK]", "red", "green", "blue", "thing", "[PAD]"])}
     from tokenizers import Tokenizer, models, pre_tokenizers
 
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     tokenizer.save(str(root / "tokenizer.json"))
+    # Without a token that fills up, and with a number that no token has.
+    tokenizer = Tokenizer(models.WordLevel({"red": 0, "green": 1, "[UNK]": 9}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.save(str(root / "plain.json"))
+    grey = datasets.Array3D((8, 8, 1), "uint8")
+    save("arrays", {"image": list(pixels[..., None]), "label": labels}, image=grey)
     return root
 
 
@@ -119,6 +145,32 @@ def test_texts_are_the_tokenizers_numbers_filled_up(folder):
     longer.check_data()
 
 
+def test_what_fills_up_is_no_word(folder):
+    task = task_of(folder, "texts", **{"data.tokenizer": str(folder / "plain.json")})
+    assert task.describe()["padding"] == 10
+    model = task.new_model().eval()
+    red, nothing = torch.tensor([[0, 10]]), torch.tensor([[10, 10]])
+    assert torch.allclose(model(red), model(red[:, :1]))
+    assert not torch.allclose(model(red), model(nothing))
+    task.check_data()
+
+
+def test_grey_images_of_one_channel_are_the_arrays(folder):
+    task = task_of(folder, "arrays", model="small-cnn")
+    train, _ = train_and_test(np.arange(30) % 3, 0.2, 0)
+    assert np.array_equal(task.data.train.images, np.load(folder / "pixels.npy")[..., None][train])
+
+
+def test_classes_are_told_by_name_where_pools_number_them_otherwise(folder):
+    task = task_of(folder, "order")
+    assert task.test_examples().labels.tolist() == [2, 1, 0] * 2
+
+
+def test_a_column_that_does_not_vary_in_training_is_not_blown_up(folder):
+    task = task_of(folder, "constant")
+    assert task.test_examples().inputs[:, 1].tolist() == pytest.approx([0.0, 0.1] * 3)
+
+
 def test_a_table_is_normalised_and_trained_on(folder):
     task = task_of(folder, "table", **{"data.label": "ill", "data.inputs": "age,smokes,town"})
     parts = [task.new_client_task(task.new_model(), node) for node in map(node_of, range(2))]
@@ -178,6 +230,11 @@ def test_a_model_of_ones_own_gets_the_columns(folder):
             "data.inputs = 'image': allowed is a column of images.*the first one is grey",
         ),
         ("images", {"dataset": "digits", "data.label": "x"}, "data.label = 'x': allowed is ''"),
+        ("unknown", {}, "data.label = 'label': allowed is .*: 's' is a class of the test pool alone"),
+        ("texts and classes", {}, "data.label = 'label': .* kind in both pools: texts to train, named classes to test"),
+        ("texts and numbers", {}, "data.inputs = 'a': .* kind in both pools: numbers to train, texts to test"),
+        ("lacking", {}, "data.inputs = 'b': .* kind in both pools: numbers to train, nothing to test"),
+        ("beyond", {}, "data.inputs = 'b': allowed is columns whose variance is below 1e308"),
     ],
 )
 def test_what_can_not_be_read_is_one_line(folder, name, settings, said):

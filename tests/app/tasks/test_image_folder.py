@@ -1,4 +1,5 @@
 import logging
+import os
 
 import numpy as np
 import pytest
@@ -22,6 +23,12 @@ def root(tmp_path):
     for file in ("train/b/2.png", "train/b/1.bmp", "train/a/x.PNG", "train/c/y.webp", "test/c/y.jpeg", "test/a/z.JPG"):
         put(tmp_path / file)
     return tmp_path
+
+
+def test_a_class_whose_name_no_file_can_hold_is_refused_in_one_line(root):
+    os.mkdir(os.fsencode(root / "train") + b"/\xff")
+    with pytest.raises(UserError, match=r"train: allowed are class folders whose names are UTF-8, not '\\udcff'"):
+        list_images(root)
 
 
 def test_classes_and_files_are_sorted_by_name(root):
