@@ -1,6 +1,7 @@
 """Hierarchical: edge strategies nested under a cloud strategy."""
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -648,15 +649,21 @@ def arrays_and_config(message: Message) -> tuple[ArrayRecord, ConfigRecord]:
 
 
 def metrics_of_all(outcomes: Iterable[EdgeOutcome]) -> list[dict[str, Any]]:
-    """Return the edges' metrics; for one that kept its model and has none the mean of the others', which leaves it."""
+    """Return the edges' metrics, each with all that most of those that trained have.
+
+    An edge that kept its model has none, and what a strategy counts need not be there in each round: the others' mean
+    stands in, which leaves the mean as it is.
+    """
     outcomes = list(outcomes)
     trained = [outcome for outcome in outcomes if outcome.metrics]
-    forms = [{key: np.shape(value) for key, value in outcome.metrics.items()} for outcome in trained]
-    if not trained or len(trained) == len(outcomes) or any(form != forms[0] for form in forms):
-        return [outcome.metrics for outcome in outcomes]
-    weights = [outcome.weight for outcome in trained]
-    mean = {
-        key: np.average([outcome.metrics[key] for outcome in trained], axis=0, weights=weights).tolist()
-        for key in trained[0].metrics
-    }
-    return [outcome.metrics or mean for outcome in outcomes]
+    forms = [{key: np.shape(value) for key, value in outcome.metrics.items()} for outcome in outcomes]
+    means: dict[str, Any] = {}
+    for (key, shape), count in Counter(part for form in forms for part in form.items()).items():
+        if 2 * count > len(trained) and count < len(outcomes):
+            have = [outcome for outcome, form in zip(outcomes, forms, strict=True) if form.get(key) == shape]
+            values, weights = zip(*((outcome.metrics[key], outcome.weight) for outcome in have), strict=True)
+            means[key] = np.average(values, axis=0, weights=weights).tolist()
+    return [
+        {**outcome.metrics, **{key: mean for key, mean in means.items() if form.get(key) != np.shape(mean)}}
+        for outcome, form in zip(outcomes, forms, strict=True)
+    ]

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
 from espalier.clients.shared.arrays import values_of
 from espalier.clients.shared.records import records_in
@@ -83,7 +83,10 @@ def form_of(sent: ArrayRecord | None, reply: Message) -> frozenset[_Part]:
 
     `sent` is a model, like which the reply holds one (`espalier.strategies.replies.model_sent`); None: there is none.
     """
-    records = records_in(reply.content, ArrayRecord) if sent is None else ()
+    records = [
+        *records_in(reply.content, ConfigRecord),
+        *(records_in(reply.content, ArrayRecord) if sent is None else ()),
+    ]
     return frozenset((*(_Part("record", name) for name in records), *_metrics_of(reply)))
 
 
@@ -116,7 +119,7 @@ def _records_in_form(
     for name, record in content.items():
         if isinstance(record, ArrayRecord) and sent is not None:
             yield names[ArrayRecord], in_form_of(sent, record)
-        elif isinstance(record, ArrayRecord) and _Part("record", name) in usual:
+        elif isinstance(record, ArrayRecord | ConfigRecord) and _Part("record", name) in usual:
             yield name, record
         elif isinstance(record, MetricRecord):
             kept = {key: value for key, value in record.items() if _metric(key, value) in usual}

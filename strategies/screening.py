@@ -43,7 +43,8 @@ def screen(
     ones sent, or hold NaN or Inf; when its weight is missing, negative or not finite, or another metric is not finite,
     or, in an evaluation, is an accuracy and not from 0 to 1, or a number of examples below 0; when its loss is absurd
     beside the others'; when it holds more records or metrics, or longer names,
-    than there is use for; when it is a reply to train and lacks a metric that more than half of the others have.
+    than there is use for; when it is a reply to train and lacks a metric that more than half of the others have, or a
+    record of configs.
 
     A metric that half or less of the replies to train have is dropped, so that nobody who adds one decides who fits;
     evaluations keep some, if they are numbers, see `complete`. What is left has the same form, as Flower's averages

@@ -22,8 +22,8 @@ def strategy_state(strategy: Any) -> dict[str, Any]:
     """Return the attributes of a strategy, or of another object that keeps something from call to call, that are data.
 
     A strategy with a `state_dict` of its own is asked for it. Functions and classes are left out, and objects that are
-    called like functions and hold nothing: they belong to the code that builds the strategy. Random generators and
-    strategies inside may be attributes, not parts of one.
+    called like functions and hold nothing: they belong to the code that builds the strategy. Random generators,
+    strategies inside, and objects with `state_dict` and `load_state_dict` may be attributes, not parts of one.
 
     Returns
     -------
@@ -107,8 +107,8 @@ def _restore(strategy: Any, state: Mapping[str, Any], built: Mapping[str, Any]) 
     for name in [name for name, value in vars(strategy).items() if name not in own and not _is_code(value)]:
         delattr(strategy, name)
     for name, saved in state.items():
-        current = getattr(strategy, name, None)
-        if isinstance(current, Strategy) and hasattr(current, "load_state_dict"):
+        current: Any = getattr(strategy, name, None)
+        if _keeps_itself(current):
             current.load_state_dict(saved)
         elif isinstance(current, Strategy):
             _restore(current, saved, built.get(name, {}))
@@ -147,9 +147,21 @@ def _is_code(value: Any) -> bool:
     )
 
 
+def _keeps_itself(value: Any) -> bool:
+    """Return whether an object, such as Flower's accountants of privacy, tells its state and takes it back."""
+    return hasattr(value, "state_dict") and hasattr(value, "load_state_dict")
+
+
 def _attribute_as_data(value: Any) -> Any:
     if isinstance(value, Strategy):
         return strategy_state(value)
+    if _keeps_itself(value):
+        own = dict(value.state_dict())
+        try:
+            check_savable(own)
+        except TypeError:
+            raise TypeError(type(value).__name__) from None
+        return own
     if isinstance(value, np.random.Generator):
         return dict(value.bit_generator.state)
     if isinstance(value, random.Random):

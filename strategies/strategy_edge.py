@@ -1,6 +1,6 @@
 """Any Flower strategy as an edge."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -33,6 +33,7 @@ from .flower_strategies import (
     weight_key,
 )
 from .guards.updates import GUARD_STATE, UpdateGuard, guard_state, load_guard_state
+from .kept_config import CONFIG_STATE, KeptConfig
 from .outcomes import EVERYBODY, Evaluation, Failure, Update
 from .randomness import derived_seed, seeded_globals
 from .replies import number_of, one_line, record_of_metrics, weight_of
@@ -87,6 +88,7 @@ class StrategyEdge(Edge):
         self.weight_key = weight_key(strategy)
         self.name = name or type(strategy).__name__
         self._built = built_attributes(strategy)
+        self._configs = {"train": KeptConfig(), "evaluate": KeptConfig()}
 
     def use_seed(self, seed: int | str, *, hides_noise: bool) -> None:
         """Let what the strategy draws follow a seed from the tier above, unless this edge was given one of its own."""
@@ -208,22 +210,32 @@ class StrategyEdge(Edge):
         return Evaluation(metrics, weight, own_metrics, failures)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the strategy's state, e.g. the moments of FedAdam, and the guard's."""
-        return {**strategy_state(self.strategy), **guard_state(self.guard)}
+        """Return the strategy's state, e.g. the moments of FedAdam, its changes of configs, and the guard's state."""
+        changes = {phase: made for phase, config in self._configs.items() if (made := config.state_dict())}
+        kept = {CONFIG_STATE: changes} if changes else {}
+        return {**strategy_state(self.strategy), **kept, **guard_state(self.guard)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take back what `state_dict` returned."""
         load_guard_state(self.guard, state)
-        restore_strategy_state(self.strategy, {k: v for k, v in state.items() if k != GUARD_STATE}, self._built)
+        for phase, config in self._configs.items():
+            config.load_state_dict(state.get(CONFIG_STATE, {}).get(phase, {}))
+        own = {k: v for k, v in state.items() if k not in (GUARD_STATE, CONFIG_STATE)}
+        restore_strategy_state(self.strategy, own, self._built)
 
     def _configure(
         self, phase: str, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: MemberGrid
     ) -> list[Message]:
         """Return the strategy's messages in client order."""
         configure = getattr(self.strategy, f"configure_{phase}")
-        told = ConfigRecord({**config, **told_by(self.strategy)})
+        given = {**config, **told_by(self.strategy)}
+        told = self._configs[phase].with_changes(given)
         with self._seeded(f"configure_{phase}", server_round):
-            messages = list(configure(server_round, arrays.copy(), told, grid))
+            made = configure(server_round, arrays.copy(), told, grid)
+            if not isinstance(made, Iterable):
+                raise TypeError(f"configure_{phase} of {self.name} returned {type(made).__name__}, expected messages")
+            messages = list(made)
+        self._configs[phase].note(given, told)
         if wrong := [m for m in messages if not isinstance(m, Message)]:
             raise TypeError(
                 f"configure_{phase} of {self.name} returned {type(wrong[0]).__name__} in the place of Message"

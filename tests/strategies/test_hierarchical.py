@@ -242,12 +242,12 @@ def test_an_edge_without_metrics_of_its_own_leaves_the_mean_over_the_others_as_i
     assert outcome.train_metrics["train_loss"] == pytest.approx(expected)
 
 
-def test_configs_are_copies_at_both_tiers():
-    seen = []
+def test_each_edge_has_the_clouds_config_and_what_it_made_of_it_itself():
+    seen = {}
 
     class Watching(FedAvg):
         def configure_train(self, server_round, arrays, config, grid):
-            seen.append(dict(config))
+            seen.setdefault(tuple(grid.get_node_ids()), []).append(dict(config))
             config["mine"] = server_round
             return super().configure_train(server_round, arrays, config, grid)
 
@@ -256,10 +256,76 @@ def test_configs_are_copies_at_both_tiers():
     config = ConfigRecord({"rate": 0.5})
     list(strategy.rounds(grid, to_record(initial()), 2, train_config=config))
     assert dict(config) == {"rate": 0.5}
-    # Each edge sees the cloud's config with the cloud's round, never another edge's or an earlier round's additions.
-    assert [(c["rate"], c["server-round"], "mine" in c) for c in seen] == [
-        (0.5, t, False) for t in (1, 1, 1, 1, 2, 2, 2, 2)
-    ]
+    expected = [(0.5, t, mine) for t, mine in ((1, None), (1, 1), (2, 2), (2, 3))]
+    assert [[(c["rate"], c["server-round"], c.get("mine")) for c in own] for own in seen.values()] == [expected] * 2
+
+
+class Halving(FedAvg):
+    """As Flower's guide to configuring clients has it."""
+
+    def __init__(self, seen):
+        super().__init__(**ANY)
+        self.see = seen.append
+
+    def configure_train(self, server_round, arrays, config, grid):
+        if server_round % 2 == 0:
+            config["lr"] *= 0.5
+        self.see(config["lr"])
+        return super().configure_train(server_round, arrays, config, grid)
+
+
+@pytest.mark.parametrize("tier", ["edge", "cloud"])
+def test_what_a_strategy_makes_of_its_config_adds_up_as_in_flower_and_in_a_resumed_run(tier):
+    def build(grid, seen):
+        cloud = Halving(seen) if tier == "cloud" else FedAvg(**ANY)
+        return Hierarchical(
+            cloud, lambda n, s: Halving(seen) if tier == "edge" else FedAvg(**ANY), toy_topology(grid, 1)
+        )
+
+    flat, nested, resumed = [], [], []
+    told = {"lr": 0.8}
+    Halving(flat).start(toy_grid(2), to_record(initial()), num_rounds=6, train_config=ConfigRecord(told))
+    list(build(grid := toy_grid(2), nested).rounds(grid, to_record(initial()), 6, train_config=ConfigRecord(told)))
+    assert nested == flat == [0.8, 0.4, 0.4, 0.2, 0.2, 0.1]
+    first = build(grid := toy_grid(2), resumed)
+    list(first.rounds(grid, to_record(initial()), 3, train_config=ConfigRecord(told)))
+    second = build(grid := toy_grid(2), resumed)
+    second.load_state_dict(first.state_dict())
+    list(second.rounds(grid, to_record(initial()), 6, first_round=4, train_config=ConfigRecord(told)))
+    assert resumed == flat
+
+
+def test_another_value_from_above_replaces_what_a_strategy_made_of_the_one_before():
+    seen = []
+
+    class Warming(FedAvg):
+        def configure_train(self, server_round, arrays, config, grid):
+            config["lr"] = 0.1 if server_round < 3 else 0.8
+            return super().configure_train(server_round, arrays, config, grid)
+
+    grid = toy_grid(2)
+    strategy = Hierarchical(Warming(**ANY), lambda n, s: Halving(seen), toy_topology(grid, 1))
+    list(strategy.rounds(grid, to_record(initial()), 4))
+    assert seen == [0.1, 0.05, 0.8, 0.4]
+
+
+def test_a_figure_that_one_edge_does_not_count_costs_it_nothing():
+    class Counting(StrategyEdge):
+        def train_round(self, server_round, arrays, config, grid):
+            update = yield from super().train_round(server_round, arrays, config, grid)
+            if tuple(grid.get_node_ids()) == topology["edge-2"]:
+                return update
+            return replace(update, metrics=MetricRecord({**update.metrics, "clipped": 1.0 + update.weight}))
+
+    grid = toy_grid(6)
+    topology = {name: tuple(members) for name, members in toy_topology(grid, 3).items()}
+    plain = Hierarchical(FedAvg(**ANY), lambda n, s: FedAvg(**ANY), topology)
+    (expected,) = plain.rounds(toy_grid(6), to_record(initial()), 1)
+    strategy = Hierarchical(FedAvg(**ANY), lambda n, s: Counting(FedAvg(**ANY)), topology)
+    (outcome,) = strategy.rounds(grid, to_record(initial()), 1)
+    assert_same_bits(to_numpy(outcome.arrays), to_numpy(expected.arrays))
+    weights = [outcome.edges[name].weight for name in ("edge-0", "edge-1")]
+    assert outcome.train_metrics["clipped"] == pytest.approx(np.average([1 + w for w in weights], weights=weights))
 
 
 def test_state_of_both_tiers_resumes_to_the_same_bits():

@@ -5,7 +5,7 @@ from functools import cache
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, Error, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import Bulyan, FedAvg, FedAvgM, FedMedian, MultiKrum, QFedAvg
 
@@ -276,3 +276,24 @@ def test_a_loss_is_absurd_beside_the_others():
     assert loss_faults([{"loss": 2.3}, {"loss": 2.0**63}, {"loss": 2.3}]) == ["", reason, ""]
     assert [bool(fault) for fault in loss_faults([{"loss": -1e38}, {"other": -1e38}, {}])] == [True, False, False]
     assert [bool(fault) for fault in loss_faults([{"loss": 1e14}])] == [False]
+
+
+def test_what_clients_tell_in_words_reaches_a_strategy_of_ones_own():
+    who = []
+
+    class Asking(FedAvg):
+        def aggregate_train(self, server_round, replies):
+            who.append([reply.content.pop("about")["who"] for reply in replies if not reply.has_error()])
+            return super().aggregate_train(server_round, replies)
+
+    def tell(reply):
+        reply.content["about"] = ConfigRecord({"who": f"node {reply.metadata.src_node_id}"})
+
+    app = altering(toy_app(), tell, clients=(0, 1, 2))
+    grid = InProcessGrid(app, num_nodes=4)
+    topology = toy_topology(grid, 1)
+    (outcome,) = Hierarchical(FedAvg(**ANY), lambda n, s: Asking(**ANY), topology).rounds(grid, to_record(initial()), 1)
+    (edge,) = topology.values()
+    assert who == [[f"node {node}" for node in edge[:3]]]
+    ((failure),) = outcome.edges["edge-0"].failures
+    assert (failure.node_id, failure.reason) == (edge[3], "its reply has no record 'about', which others have")

@@ -6,6 +6,7 @@ from functools import partial
 
 import numpy as np
 import pytest
+from flwr import serverapp
 from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, FedAdam, FedAvg
 from torch import nn
 
@@ -27,6 +28,43 @@ def test_plain_data_come_back_as_they_were(held):
     restore_strategy_state(new, state, built_attributes(new))
     assert new.held == held
     assert type(new.held) is type(held)
+
+
+def test_what_keeps_itself_goes_on_where_it_was():
+    """As Flower's accountants of privacy do."""
+
+    class Spent:
+        def __init__(self):
+            self.rounds = {1, 2}
+
+        def state_dict(self):
+            return {"rounds": sorted(self.rounds)}
+
+        def load_state_dict(self, state):
+            self.rounds = set(state["rounds"])
+
+    used, new = Holding(Spent()), Holding(Spent())
+    used.held.rounds.add(3)
+    own = new.held
+    restore_strategy_state(new, strategy_state(used), built_attributes(new))
+    assert new.held is own
+    assert own.rounds == {1, 2, 3}
+
+
+def test_the_privacy_that_flowers_accountant_counts_goes_on():
+    settings = serverapp.PrivacyConfig(
+        1e-3, 4, serverapp.NeighboringRelation.ADD_OR_REMOVE_ONE, serverapp.SamplingMethod.NO_AMPLIFICATION
+    )
+
+    def private():
+        accountant = serverapp.RdpAccountant(settings)
+        return DifferentialPrivacyServerSideFixedClipping(FedAvg(), 1.0, 1.0, 4, accountant=accountant)
+
+    used, new = private(), private()
+    used.accountant.compose(serverapp.GaussianPrivacyEvent(1.0, 4, 4))
+    assert used.privacy_spent().epsilon > 1
+    restore_strategy_state(new, strategy_state(used), built_attributes(new))
+    assert new.privacy_spent().epsilon == used.privacy_spent().epsilon
 
 
 @pytest.mark.parametrize("make", [random.Random, np.random.default_rng])

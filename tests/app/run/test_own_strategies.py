@@ -69,6 +69,13 @@ class ReturnsATuple(FedAvg):
         return 0.5, {"accuracy": 0.5}
 
 
+class ReturnsNothing(FedAvg):
+    """The return was forgotten."""
+
+    def configure_train(self, *given):
+        super().configure_train(*given)
+
+
 class OldMessages(FedAvg):
     def configure_train(self, server_round, arrays, config, grid):
         return [(node_id, arrays) for node_id in grid.get_node_ids()]
@@ -208,6 +215,7 @@ def test_what_it_raises_is_told_with_its_line_and_the_run_goes_on_when_it_is_men
         ("FailsInEvaluations", "(ValueError: cannot evaluate, test_own_strategies.py:"),
         ("failing", "(KeyError: 'no_such_metric', test_own_strategies.py:"),
         ("OldMessages", "(TypeError: configure_train of the cloud returned tuple in the place of Message); "),
+        ("ReturnsNothing", "(TypeError: configure_train of the cloud returned NoneType, expected messages); "),
         ("TakesLess", "(TypeError: TakesLess.configure_train() takes 4 positional arguments but 5 were given); "),
     ],
 )
