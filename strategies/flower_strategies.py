@@ -84,6 +84,13 @@ def forget_sent_model(strategy: Strategy) -> None:
         inner.current_arrays = None
 
 
+def forget_round(strategy: Strategy, server_round: int) -> None:
+    """Let strategies that account for privacy drop what they planned for a round that gave no model."""
+    for layer in layers(strategy):
+        if getattr(layer, "accountant", None) is not None:
+            layer.aggregate_train(server_round, [])
+
+
 def nodes_needed(strategy: Strategy, phase: str, connected: int) -> int:
     """Return how many nodes a strategy needs: those of Flower's FedAvg family wait for them before they sample.
 

@@ -22,6 +22,7 @@ from .flower_strategies import (
     PRIVATE,
     REFUSALS,
     check_minimum,
+    forget_round,
     forget_sent_model,
     layers,
     limits_within,
@@ -158,6 +159,7 @@ class StrategyEdge(Edge):
         participants, weight = _participants(messages, screened), self._total_weight(screened)
         losses, (models, weights) = _losses(messages, screened), _models(screened, arrays, self.weight_key)
         if weight == 0:
+            forget_round(self.strategy, server_round)
             return Update(failures=failures)
         try:
             # What is too large is found below.

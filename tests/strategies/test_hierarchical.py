@@ -7,6 +7,7 @@ from inspect import signature
 
 import numpy as np
 import pytest
+from flwr import serverapp
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import (
@@ -598,3 +599,16 @@ def test_a_cloud_that_would_wait_for_more_edges_and_shared_strategies_are_refuse
     shared: Strategy = FedAvg()
     with pytest.raises(ValueError, match="a new strategy for every edge"):
         Hierarchical(FedAvg(), lambda name, size: shared, {"a": [1, 2], "b": [3, 4]})
+
+
+def test_a_round_without_a_model_spends_no_privacy_and_the_run_can_be_saved():
+    settings = serverapp.PrivacyConfig(
+        1e-3, 2, serverapp.NeighboringRelation.ADD_OR_REMOVE_ONE, serverapp.SamplingMethod.NO_AMPLIFICATION
+    )
+    accountant = serverapp.RdpAccountant(settings)
+    private = DifferentialPrivacyServerSideFixedClipping(FedAvg(**ANY), 1.0, 1.0, 2, accountant=accountant)
+    grid = toy_grid(2, faults={0: "raise", 1: "raise"})
+    strategy = Hierarchical(FedAvg(**ANY), lambda n, s: private, toy_topology(grid, 1))
+    list(strategy.rounds(grid, to_record(initial()), 2))
+    assert accountant.num_releases == 0
+    assert strategy.state_dict()["edges"]["edge-0"]["_pending_events"] == {}
