@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from espalier.app.algorithms.algorithm import Algorithm
 from espalier.app.algorithms.split_edges import cuts_of
+from espalier.app.comparison.runs import read_run
 from espalier.app.ground.durable import replace_file
 from espalier.app.ground.errors import FAULTS, UserError, bad_value
 from espalier.app.ground.object_spec import error_line
@@ -75,6 +76,7 @@ def main(arguments: Sequence[str]) -> int:
         folder, destination = path_of("FOLDER", str(options.folder)), path_of("--output", str(destination))
         if not (folder / CONFIG).is_file():
             raise UserError(f"{folder}: holds no {CONFIG}: allowed is the results folder of a run that is over")
+        read_run(folder)  # refuses one that is not over: its model may be that of an earlier end
         config = saved_config(folder)
         task = build_task(config.model_copy(update={"device": "cpu"}))
         model = trained_model(folder, task, config.federation.num_clients, options.client)
@@ -100,7 +102,7 @@ def trained_model(folder: Path, task: Task, num_clients: int, client: int | None
     Raises
     ------
     UserError
-        If the run has left no model, or there is no such client.
+        If its model can't be read, or there is no such client.
     """
     if client is not None and not 0 <= client < num_clients:
         raise bad_value("--client", client, f"0 to {num_clients - 1}")
@@ -111,9 +113,7 @@ def trained_model(folder: Path, task: Task, num_clients: int, client: int | None
             head = torch.load(folder / HEADS, weights_only=True)[client]
             if unknown := model.load_state_dict(head, strict=False).unexpected_keys:
                 raise KeyError(f"{HEADS} has {unknown[0]}")
-    except FileNotFoundError:
-        raise UserError(f"{folder / MODEL}: no such file: allowed are folders of runs that are over") from None
-    except FAULTS as error:  # a damaged file, or weights of another model
+    except FAULTS as error:  # no file, a damaged one, or weights of another model
         raise UserError(
             f"{folder}: its model can't be read ({error_line(error)}): allowed is what a run wrote"
         ) from None

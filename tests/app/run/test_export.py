@@ -1,6 +1,7 @@
 """A run's model as ONNX, whole and a device's part."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -72,6 +73,16 @@ def test_what_can_not_be_exported_is_one_line(run, tmp_path, capsys):
     assert capsys.readouterr().err == "error: --client = 2: allowed is 0 to 1\n"
     assert main(["export", str(tmp_path), "--onnx"]) == 2
     assert capsys.readouterr().err.startswith(f"error: {tmp_path}: holds no config.json: allowed is the results folder")
+
+
+def test_a_run_that_is_prolonged_and_not_over_is_refused(run, tmp_path, capsys):
+    folder = shutil.copytree(run, tmp_path / "run")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"global-rounds": 2}))
+    assert main(["export", str(folder), "--onnx"]) == 2
+    line = f"error: {folder}: its run is not over; allowed are folders of runs that are\n"
+    assert capsys.readouterr().err == line
+    assert not (folder / "model.onnx").exists()
 
 
 def test_what_fails_leaves_the_file_that_was_there(run, tmp_path, capsys):
