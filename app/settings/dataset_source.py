@@ -6,6 +6,7 @@ from typing import Any
 
 from espalier.app.ground.object_spec import HUB, ObjectSpec, parse_object
 from espalier.app.ground.registered import FORM, parse_registered
+from espalier.app.settings.values import path_of
 
 KEY = "dataset"
 _HUB = f"{HUB}:"
@@ -41,5 +42,5 @@ def is_relative(spec: ObjectSpec) -> bool:
 
 
 def folder_of(spec: ObjectSpec) -> Path | None:
-    """Return the folder that a set of a library's is read from, None for one of the hub."""
-    return Path(spec.name).expanduser().absolute() if _PATH.match(spec.name) else None
+    """Return the folder that a set of a library's is read from, None for one of the hub; raises as `path_of`."""
+    return path_of(spec.key, spec.name) if _PATH.match(spec.name) else None

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,6 +11,7 @@ from torch import Tensor
 from espalier.app.ground.errors import FAULTS, bad_value
 from espalier.app.ground.object_spec import error_line
 from espalier.app.ground.registered import load_built_in
+from espalier.app.settings.values import path_of
 from espalier.app.tasks.dataset import Told
 from espalier.app.tasks.hub import INPUTS_KEY, TEXT, TOKENIZER_KEY, HubSet
 
@@ -87,7 +87,7 @@ def _filled_up(pool: Sequence[Sequence[int]], length: int, padding: int) -> np.n
 def _tokenizer(name: str) -> Any:
     """Return the tokenizer of a ``tokenizer.json``, of a folder that has one, or of a name on the hub."""
     kind = load_built_in("tokenizers:Tokenizer", TOKENIZER_KEY, name, "tokenizers", "'espalier-fl[datasets]'")
-    path = Path(name).expanduser()
+    path = path_of(TOKENIZER_KEY, name)
     path = path / "tokenizer.json" if path.is_dir() else path
     try:
         return kind.from_file(str(path)) if path.is_file() else kind.from_pretrained(name)

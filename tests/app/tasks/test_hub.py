@@ -221,6 +221,8 @@ def test_a_model_of_ones_own_gets_the_columns(folder):
         ("table", {"data.label": "ill", "data.inputs": "ill"}, "data.inputs = 'ill': allowed is one of the columns"),
         ("texts", {}, "data.tokenizer = '': allowed is a tokenizer's name for the texts of 'text'"),
         ("texts", {"data.tokenizer": "/no"}, "data.tokenizer = '/no': allowed is a tokenizer.json, a folder with one"),
+        ("texts", {"data.tokenizer": "~nosuch/x"}, "data.tokenizer = '~nosuch/x': allowed is a path; there is no home"),
+        ("table", {"dataset": "hf:~nosuch/x"}, "dataset = '~nosuch/x': allowed is a path; there is no home folder"),
         ("gaps", {}, "data.inputs = 'age': allowed is columns without gaps: row 1 has none"),
         ("table", {"data.label": "ill", "model": "cnn"}, "model = 'cnn': allowed is 'auto' or .*which is a table"),
         ("sizes", {"model": "small-cnn"}, "data.image-size = 0: allowed is a side in pixels .* 8x4 and 8x8"),
