@@ -16,6 +16,7 @@ from espalier.app.conversion.ham10000 import ham10000_files
 from espalier.app.conversion.tiny_imagenet import tiny_imagenet_files
 from espalier.app.ground.errors import UserError, bad_value
 from espalier.app.ground.free_folder import check_free
+from espalier.app.settings.values import path_of
 
 HELP = """Make an image folder, train/<class>/* and test/<class>/*, of a data set as it is unpacked.
 
@@ -33,8 +34,9 @@ Place = Callable[[Files, Path], Iterator[Path]]
 def main(arguments: Sequence[str]) -> int:
     """Convert what a command line names and return the exit code."""
     options = _parser().parse_args(arguments)
-    source, destination = options.source.expanduser(), options.destination.expanduser()
+    source, destination = options.source, options.destination
     try:
+        source, destination = path_of("SRC", str(source)), path_of("DEST", str(destination))
         check_outside(destination, source)
         check_free(destination)
         if options.dataset == "tiny-imagenet":

@@ -168,6 +168,12 @@ def test_a_folder_with_something_in_it_is_refused(tiny, tmp_path, capsys):
     assert len(list_images(folder).train) == 24
 
 
+def test_a_path_of_nobodys_home_is_one_line(tiny, capsys):
+    allowed = "'~nosuch/x': allowed is a path; there is no home folder of that user"
+    assert error_of(capsys, "tiny-imagenet", "~nosuch/x", tiny) == f"SRC = {allowed}"
+    assert error_of(capsys, "tiny-imagenet", tiny, "~nosuch/x") == f"DEST = {allowed}"
+
+
 def test_an_interrupted_conversion_leaves_nothing(tiny, tmp_path):
     def until_the_third(files, folder):
         for number, file in enumerate(place(files, folder, copy=False)):
