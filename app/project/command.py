@@ -6,8 +6,9 @@ import sys
 import unicodedata
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib.util import find_spec
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from espalier.app.ground.errors import UserError, shown
 from espalier.app.ground.free_folder import check_free
@@ -33,9 +34,7 @@ def main(arguments: Sequence[str]) -> int:
         folder = given.expanduser()
         check_free(folder)
         package = package_of(folder)
-        for place, text in project_files(package).items():
-            (folder / place).parent.mkdir(parents=True, exist_ok=True)
-            (folder / place).write_text(text, encoding="utf-8")
+        write_files(folder, project_files(package))
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -45,6 +44,20 @@ def main(arguments: Sequence[str]) -> int:
         return 2
     print(f"made: {folder}, with the package {package}; its README.md says what to run")
     return 0
+
+
+def write_files(folder: Path, texts: dict[PurePath, str]) -> None:
+    """Write files into a folder, empty or to be made; where not all can be, none stays."""
+    try:
+        for place, text in texts.items():
+            (folder / place).parent.mkdir(parents=True, exist_ok=True)
+            (folder / place).write_text(text, encoding="utf-8")
+    except BaseException:
+        for place in reversed(texts):
+            with suppress(OSError):  # of a folder that is not empty yet, or the current one
+                (folder / place).unlink(missing_ok=True)
+                (folder / place).parent.rmdir()
+        raise
 
 
 def package_of(folder: Path) -> str:

@@ -5,6 +5,7 @@ import re
 import shlex
 import sys
 import tomllib
+from errno import ENOSPC
 from pathlib import Path
 
 import pytest
@@ -186,6 +187,25 @@ def test_an_empty_folder_may_be_there_and_be_the_current_one(tmp_path, monkeypat
     assert main(["new", "."]) == 0
     assert (tmp_path / "my_study/my_study/task.py").is_file()
     assert 'name = "my-study"' in (tmp_path / "my_study/pyproject.toml").read_text()
+
+
+@pytest.mark.parametrize("name", ["README.md", "__init__.py", "task.py"])
+def test_on_a_full_disk_nothing_stays_and_the_next_attempt_works(tmp_path, monkeypatch, capsys, name):
+    def write(path, text, **options):
+        if path.name == name:
+            raise OSError(ENOSPC, "No space left on device")
+        return whole(path, text, **options)
+
+    whole = Path.write_text
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_text", write)
+        for folder in (".", "small/proj"):
+            assert main(["new", folder]) == 2
+            assert capsys.readouterr().err == f"error: {folder}: can't be made (No space left on device)\n"
+    assert [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")] == ["here", "here/small"]
+    assert main(["new", "small/proj"]) == 0
 
 
 def test_help_says_what_to_type(capsys):
