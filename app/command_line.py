@@ -123,12 +123,11 @@ def _what_begins(config: RunConfig) -> str:
 
 def print_version() -> int:
     """Print the package's name and version."""
-    print(f"espalier {maker()['version']}")
-    return 0
+    return _print(f"espalier {maker()['version']}")
 
 
 def print_help(*words: str) -> int:
-    """Print what can be typed, or settings of each word; somebody may read the first lines only."""
+    """Print what can be typed, or settings of each word."""
     found = [help_text(word) for word in words] or [USAGE + help_text()]
     if "" in found:
         word = words[found.index("")]
@@ -136,10 +135,18 @@ def print_help(*words: str) -> int:
             f"error: help {shown(word)}: nothing of that name: nearest are {', '.join(nearest(word))}", file=sys.stderr
         )
         return 2
+    return _print("\n\n".join(found))
+
+
+def _print(text: str) -> int:
+    """Print a text and return the exit code; somebody may read the first lines only."""
     try:
-        print("\n\n".join(found), flush=True)
-    except BrokenPipeError:
+        print(text, flush=True)
+    except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python complains as it ends
+        if not isinstance(error, BrokenPipeError):
+            print(f"error: standard output can't be written ({error.strerror})", file=sys.stderr)
+            return 2
     return 0
 
 

@@ -80,6 +80,22 @@ def test_whoever_can_be_told_nothing_still_gets_the_results(tmp_path, monkeypatc
     assert list((tmp_path / "tables").iterdir())
 
 
+@pytest.mark.parametrize("command", [["--version"], ["--help"], ["help", "split"]])
+@pytest.mark.parametrize(
+    ("stream", "code", "line"),
+    [
+        (piped_to_nobody, 0, ""),
+        pytest.param(full, 2, "error: standard output can't be written (No space left on device)\n", marks=has_full),
+    ],
+)
+def test_what_can_not_be_shown_is_one_line_or_none(monkeypatch, capsys, command, stream, code, line):
+    with stream() as out:
+        monkeypatch.setattr(sys, "stdout", out)
+        assert main(command) == code
+        monkeypatch.undo()
+    assert capsys.readouterr().err == line
+
+
 @pytest.mark.parametrize("encoding", ["latin-1", "ascii"])
 def test_what_is_printed_has_other_letters_written_as_in_a_python_string(tmp_path, monkeypatch, encoding):
     folder, printed = tmp_path / "Ж", BytesIO()
