@@ -3,11 +3,12 @@
 import json
 import re
 import shutil
+from pathlib import Path
 
 import pytest
 
 from espalier.app.command_line import main
-from espalier.app.page.runs import labels
+from espalier.app.page.runs import Runs, labels
 from tests.app.page.runs import write_large_run
 
 
@@ -62,6 +63,37 @@ def test_mistakes_are_one_line(sweep, tmp_path, capsys):
         error = capsys.readouterr().err
         assert line in error
         assert error.count("\n") == 1
+
+
+def test_a_damaged_run_among_several_is_left_out_and_alone_refused(sweep, tmp_path, capsys):
+    several = shutil.copytree(sweep, tmp_path / "sweep")
+    damaged = several / "seed9/config.json"
+    damaged.write_text("{}")
+    line = f"{damaged}: lacks 'algorithm'; allowed is the file that the run wrote\n"
+    assert main(["page", str(several)]) == 0
+    assert capsys.readouterr().err == f"left out: {line}"
+    assert [run["label"] for run in data_of(several / "page.html")["runs"]] == ["seed10"]
+    for named in ([several / "seed9"], [several / "seed10", several / "seed9"]):
+        assert main(["page", *map(str, named)]) == 2
+        assert capsys.readouterr().err == f"error: {line}"
+    shutil.rmtree(several / "seed10")
+    assert main(["page", str(several)]) == 2
+    nothing = f"error: FOLDER = '{several}': allowed is the results folder of a run, or one that holds such\n"
+    assert capsys.readouterr().err == f"left out: {line}{nothing}"
+
+
+def test_a_run_that_was_left_out_is_shown_once_its_lines_are_whole(sweep, tmp_path, capsys):
+    runs = Runs([Path(shutil.copytree(sweep, tmp_path / "sweep"))])
+    metrics = tmp_path / "sweep/seed9/metrics.jsonl"
+    whole = metrics.read_text()
+    metrics.write_text('{"round": 1, "scope": "edge", "edge": "west", "failures": []}\n' + whole)
+    assert runs.refresh()
+    assert not runs.refresh()
+    assert [run["label"] for run in runs.data()] == ["seed10"]
+    assert capsys.readouterr().err.count("left out: ") == 1
+    metrics.write_text(whole)
+    assert runs.refresh()
+    assert [run["label"] for run in runs.data()] == ["seed9", "seed10"]
 
 
 def test_names_that_several_runs_have_get_their_paths(tmp_path):
