@@ -12,6 +12,7 @@ from threading import Lock
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+from espalier.app.ground.addresses import lacks_address
 from espalier.app.ground.errors import UserError, bad_value
 from espalier.app.page.connected import count_connected
 from espalier.app.page.html import data_json, page_html, policy
@@ -190,8 +191,10 @@ def opened(host: str, port: int, token: str, source: Source) -> Server:
     """
     try:
         return Server(host, port, source, token)
-    except OSError as error:
-        why = error.strerror or error
+    except (OSError, UnicodeError) as error:
+        why = getattr(error, "strerror", None) or error
+        if lacks_address(error):
+            raise bad_value("--host", host, f"an address of this machine ({why})") from None
         raise bad_value("--port", port, f"a free port at {host} ({why}), or 0 for any that is free") from None
     except OverflowError:
         raise bad_value("--port", port, "a number from 0 to 65535") from None

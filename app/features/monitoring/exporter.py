@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from prometheus_client import CollectorRegistry, Counter, Gauge, start_http_server
 
 from espalier.app.features.feature import Line
+from espalier.app.ground.addresses import lacks_address
 from espalier.app.ground.errors import FAULTS, bad_value
 
 NUMBER = re.compile(r"\d[\d.]*(e[+-]?\d+)?")
@@ -70,13 +71,16 @@ def served(address: str, port: int, count_nodes: Callable[[], int]) -> Iterator[
     Raises
     ------
     UserError
-        If the port can't be opened there.
+        If the port can't be opened there, or there is no such address.
     """
     exporter = Exporter(count_nodes)
     try:
         server, thread = start_http_server(port, address, exporter.registry)
-    except OSError as error:
-        allowed = f"a port that is free at deploy.metrics-address = {address!r} ({error.strerror or error})"
+    except (OSError, UnicodeError) as error:
+        why = getattr(error, "strerror", None) or error
+        if lacks_address(error):
+            raise bad_value("deploy.metrics-address", address, f"an address of this machine ({why})") from None
+        allowed = f"a port that is free at deploy.metrics-address = {address!r} ({why})"
         raise bad_value("deploy.metrics-port", port, allowed) from None
     try:
         yield exporter

@@ -173,6 +173,12 @@ def test_a_run_that_is_removed_is_told_in_a_line(run, tmp_path, monkeypatch):
         (["--host", "0.0.0.0"], "--host = '0.0.0.0': allowed is 127.0.0.1, or another with --token, such as --token="),
         (["--host", "::"], "--host = '::': allowed is 127.0.0.1, or another with --token"),
         (["--host", ""], "--host = '': allowed is an address of this machine"),
+        (
+            ["--host", "no.invalid", "--token", "x" * 16],
+            "--host = 'no.invalid': allowed is an address of this machine (",
+        ),
+        (["--host", "a..b", "--token", "x" * 16], "--host = 'a..b': allowed is an address of this machine ("),
+        (["--host", "192.0.2.1", "--token", "x" * 16], "--host = '192.0.2.1': allowed is an address of this machine ("),
         (["--token", "short"], "--token = 'short': allowed is 16 or more letters, digits, - and _, such as "),
         (["--token", "ä" * 20], "allowed is 16 or more letters, digits, - and _, such as "),
         (["--port", "70000"], "--port = 70000: allowed is "),

@@ -125,6 +125,15 @@ def test_a_port_that_is_taken_gets_one_line_before_training(tmp_path, capsys):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize("address", ["no.invalid", "a..b", "192.0.2.1"])
+def test_an_address_of_no_machine_or_of_another_gets_one_line_before_training(tmp_path, capsys, address):
+    given = [f"deploy.metrics-port={free_port()}", f"deploy.metrics-address={address}"]
+    assert main([*given, f"output-dir={tmp_path / 'run'}"]) == 2
+    (error,) = capsys.readouterr().err.splitlines()
+    assert error.startswith(f"error: deploy.metrics-address = '{address}': allowed is an address of this machine (")
+    assert not (tmp_path / "run").exists()
+
+
 def test_the_dashboard_shows_what_is_served():
     exporter = Exporter(lambda: 1)
     exporter.lines_over([edge((1, "gone")) | {"bytes": {"edge": {"uplink": {"model": 1}}}}])
