@@ -9,6 +9,7 @@ import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 from flwr.serverapp.strategy import FedAvg, Strategy
 
+_PLAIN = {type(None), bool, int, float, str}  # nearly all that there is: looked up, not asked of each class in turn
 _DATA = (type(None), bool, int, float, str, bytes, np.generic, np.ndarray, ArrayRecord, ConfigRecord, MetricRecord)
 
 MOST_NESTED = 100  # lists, tuples and dicts in each other
@@ -47,6 +48,9 @@ def strategy_state(strategy: Any) -> dict[str, Any]:
         return own
     state = {}
     for name, value in vars(strategy).items():
+        if type(value) in _PLAIN:
+            state[name] = value
+            continue
         if _is_code(value):
             continue
         try:

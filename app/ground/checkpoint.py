@@ -18,6 +18,7 @@ from espalier.clients.shared.arrays import values_of
 
 _HEAD_BYTES = 8  # the length of what precedes the arrays
 _MOST_LEVELS = 50  # of what another program sends: what is nested more deeply may be read and not be written again
+_PLAIN = {type(None), bool, int, float, str}  # nearly all that there is: looked up, not asked of each class in turn
 _RECORDS = {"arrays": ArrayRecord, "config": ConfigRecord, "metrics": MetricRecord}
 
 
@@ -137,7 +138,7 @@ def _check_size(archive: ZipFile, name: str) -> None:
 
 def _pack(value: Any, arrays: list[np.ndarray]) -> Any:
     """Return a JSON tree in which everything but numbers, strings and lists is ``{kind: content}``."""
-    if value is None or (isinstance(value, bool | int | float | str) and not isinstance(value, np.generic)):
+    if type(value) in _PLAIN or (isinstance(value, bool | int | float | str) and not isinstance(value, np.generic)):
         return value
     if isinstance(value, np.ndarray | np.generic):
         arrays.append(np.asarray(value))
