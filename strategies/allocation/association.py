@@ -224,9 +224,13 @@ def balanced(problem: Association) -> np.ndarray:
     """Return edges of as many clients each, or one more: the shortest uploads in all, as an assignment problem."""
     from scipy.optimize import linear_sum_assignment  # which takes a while to import
 
-    places = np.arange(problem.clients) % problem.edges
-    rows, columns = linear_sum_assignment(problem.upload_seconds[:, places])
-    return places[columns[np.argsort(rows)]]
+    empty = -problem.clients % problem.edges
+    places = np.arange(problem.clients + empty) % problem.edges
+    # What stays empty is a last place of its edge: any edges have a client more.
+    nobody = np.full((empty, len(places)), np.inf)
+    nobody[:, -problem.edges :] = 0
+    _, columns = linear_sum_assignment(np.concatenate([problem.upload_seconds[:, places], nobody]))
+    return places[columns[: problem.clients]]
 
 
 def cheapest(problem: Association) -> np.ndarray:

@@ -147,14 +147,15 @@ def test_no_transfer_or_exchange_makes_the_cheapest_cheaper(seed):
     assert optimum(problem, np.array(others)).cost.min() >= cost[0] * (1 - 1e-7)
 
 
-@pytest.mark.parametrize("seed", range(10))
-def test_nearest_and_balanced_are_the_shortest_uploads(seed):
-    problem = instance(5, 2, seed)
-    everything = all_associations(5, 2)
-    total = problem.upload_seconds[np.arange(5), everything].sum(axis=1)
+@pytest.mark.parametrize(("clients", "edges"), [(5, 2), (6, 2), (6, 3), (5, 3), (6, 4), (2, 4)])
+@pytest.mark.parametrize("seed", range(5))
+def test_nearest_and_balanced_are_the_shortest_uploads(seed, clients, edges):
+    problem = instance(clients, edges, seed)
+    everything = all_associations(clients, edges)
+    total = problem.upload_seconds[np.arange(clients), everything].sum(axis=1)
     assert nearest(problem).tolist() == everything[total.argmin()].tolist()
-    sizes = everything.sum(axis=1)
-    even = np.where(sizes == 2, total, np.inf)  # edge 0 has the odd one
+    sizes = np.array([np.bincount(one, minlength=edges) for one in everything])
+    even = np.where(np.ptp(sizes, axis=1) <= 1, total, np.inf)
     assert balanced(problem).tolist() == everything[even.argmin()].tolist()
 
 

@@ -86,9 +86,12 @@ def test_hfels_inputs_are_the_runs_devices_work_and_links():
     assert cost["seconds"] > 3 * own.max()
 
 
-def test_places_alone_decide_where_the_channel_is_redrawn():
+@pytest.mark.parametrize("sizes", [{}, {"num_clients": 6, "num_edges": 4, "selected_per_edge": 1, "seed": 3}])
+def test_places_alone_decide_where_the_channel_is_redrawn(sizes):
+    given = assembled(fading="redrawn", **sizes)[1].edges
+    assert given == BLOCKS or sizes
     for name in ("nearest", "balanced"):
-        assert assembled(association=name, fading="redrawn")[1].edges == BLOCKS
+        assert assembled(association=name, fading="redrawn", **sizes)[1].edges == given
 
 
 def test_costs_are_in_the_summary_and_the_table(whole):
