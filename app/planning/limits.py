@@ -11,23 +11,41 @@ from espalier.app.planning.world import PlannedWorld
 from espalier.app.settings.sections import Plans
 from espalier.strategies.allocation import full_work_at_full_power
 from espalier.strategies.allocation.feasibility import least_seconds
+from espalier.strategies.allocation.problem import not_again
 
 TRIED_ROUNDS = 20  # in one of which somebody must be able to take part for a run to start
 
 
-def limits_of(plan: Plans, cell: np.ndarray) -> dict[str, Any]:
-    """Return the part of a `Problem` that the config decides, for clients of these cells."""
-    smallest = int(np.unique(cell, return_counts=True)[1].min())
-    to_select = min(plan.asked_per_cell, smallest)
-    overlap = plan.max_overlap if plan.max_overlap >= 0 else plan.asked_per_cell // 2
+def limits_of(plan: Plans, cell: np.ndarray, previous: np.ndarray | None, everybodys: np.ndarray) -> dict[str, Any]:
+    """Return the part of a `Problem` that the config decides, for the clients that are there.
+
+    Parameters
+    ----------
+    plan : Plans
+        Section of the run config.
+    cell, previous : np.ndarray
+        Of these clients, as in the `Problem`.
+    everybodys : np.ndarray
+        The cells of all clients, there or not.
+    """
+    cells, sizes = np.unique(cell, return_counts=True)
+    to_select = min(plan.asked_per_cell, int(sizes.min()))
+    overlap, whole = plan.max_overlap, int(np.bincount(everybodys)[cells].min())
+    if overlap < 0:
+        overlap = max(plan.asked_per_cell // 2, least_overlap(plan.asked_per_cell, whole))
     return {
         "clients_per_cell": to_select,
         # With clients missing, others may have to come twice.
-        "max_overlap": max(overlap, 2 * to_select - smallest),
+        "max_overlap": max(overlap, to_select - int(not_again(cell, previous).min())),
         "deadline_seconds": plan.planned_seconds,
         "max_local_rounds": plan.max_local_rounds,
         "theta": plan.theta,
     }
+
+
+def least_overlap(asked: int, size: int) -> int:
+    """Return how many clients must come twice where so many of a cell's are selected in every round."""
+    return max(0, 2 * min(asked, size) - size)
 
 
 def check_deadline(plan: Plans, world: PlannedWorld) -> None:
@@ -81,7 +99,7 @@ def check_cell_size(plan: Plans, rule: PlanRule, smallest: int) -> None:
     if asked > smallest:
         why = f"as the smallest cell has {smallest} clients and plan.selected-per-edge is {z}"
         raise bad_value("plan.spare", plan.spare, f"0 to {smallest - z}, {why}")
-    least = max(0, 2 * asked - smallest)
+    least = least_overlap(asked, smallest)
     if 0 <= plan.max_overlap < least:
         why = f"with {asked} of {smallest} clients selected in every round"
         raise bad_value("plan.max-overlap", plan.max_overlap, f"at least {least} {why}, or -1 for half of them")

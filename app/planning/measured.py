@@ -90,7 +90,7 @@ class MeasuredWorld(PlannedWorld):
         gain = link_gain(self._rates[rows] / slowness, self._max_power_watts[rows], self._bandwidth_hz)
         devices = [self._devices[row] for row in rows]
         return Problem(
-            **limits_of(self._plan, self._cell[rows]),
+            **limits_of(self._plan, self._cell[rows], previous, self._cell),
             gain=gain,
             max_frequency_hz=np.array([device.max_frequency_hz for device in devices]),
             max_power_watts=self._max_power_watts[rows],

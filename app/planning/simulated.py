@@ -142,7 +142,7 @@ class WirelessWorld(PlannedWorld):
         place = self._place[clients]
         devices, cell = self.world.devices, self._cell[clients]
         return Problem(
-            **limits_of(self._plan, cell),
+            **limits_of(self._plan, cell, previous, self._cell),
             gain=self._gains_to_plan_with(server_round)[place],
             max_frequency_hz=devices.max_frequency_hz[place],
             max_power_watts=devices.max_power_watts[place],

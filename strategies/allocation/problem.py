@@ -226,10 +226,20 @@ class Problem:
             object.__setattr__(self, "previous", previous)
         cells, sizes = np.unique(self.cell, return_counts=True)
         smallest = int(sizes.min())
-        named = f"cell {cells[sizes.argmin()]} has {smallest} clients"
         if self.clients_per_cell > smallest:
+            named = f"cell {cells[sizes.argmin()]} has {smallest} clients"
             raise _bad("clients_per_cell", self.clients_per_cell, f"an integer from 1 to {smallest}: {named}")
         if self.max_overlap is not None:
-            least = max(0, 2 * self.clients_per_cell - smallest)
-            why = f": {named}, of whom {self.clients_per_cell} are selected in every round" if least else ""
+            # Of a previous round with more than Z no more count: the cell is short, as where others are not able.
+            others = np.maximum(not_again(self.cell, self.previous), sizes - self.clients_per_cell)
+            least = max(0, self.clients_per_cell - int(others.min()))
+            named = f"cell {cells[others.argmin()]} has only {others.min()} clients who are not of its previous round"
+            why = f": {named}, and {self.clients_per_cell} are selected" if least else ""
             self._check_integer("max_overlap", low=least, why=why)
+
+
+def not_again(cell: np.ndarray, previous: np.ndarray | None) -> np.ndarray:
+    """Return the number of clients of each cell, sorted, who were not in its previous round: all before the first."""
+    again = np.zeros(cell.size, dtype=bool) if previous is None else previous
+    cells, index = np.unique(cell, return_inverse=True)
+    return np.bincount(index[~again], minlength=cells.size)

@@ -181,8 +181,8 @@ def test_in_split_training_a_client_computes_the_share_of_its_cut():
 def test_the_overlap_is_limited_to_half_of_the_selected_or_as_the_config_says(settings, limit):
     config = config_of(**CACHING | {"num_clients": 8} | settings, algorithm="rawhfl")
     world = make_world(config, {"a": range(4), "b": range(4, 8)}, {n: n for n in range(8)}, [100] * 8)
-    problem = world.problem(1, np.arange(8), None, 0)
-    assert problem.max_overlap == limit
+    selected = np.arange(8) % 4 < world.clients_wanted
+    assert world.problem(2, np.arange(8), selected, 0).max_overlap == limit
 
 
 def test_clients_are_in_the_cell_of_their_edge_whatever_their_order():

@@ -1,5 +1,6 @@
 """Over-selection in the simulated radio world: the first results of every cell are enough."""
 
+from itertools import combinations, product
 from math import inf
 
 import numpy as np
@@ -8,7 +9,8 @@ import pytest
 from espalier.app.ground.errors import UserError
 from espalier.app.planning.simulated import first_results
 from espalier.sim.availability import drops_out
-from tests.app.assembling import config_of
+from espalier.strategies.allocation import exact
+from tests.app.assembling import config_of, make_world
 from tests.app.runs import lines, run_app, summary
 
 CACHING = {
@@ -97,3 +99,28 @@ def test_more_than_a_cell_has_are_refused():
         config_of(**CACHING, plan_spare=3)
     with pytest.raises(UserError, match=r"plan\.max-overlap = 1: allowed is at least 2 with 3 of 4 clients"):
         config_of(**CACHING, plan_spare=1, max_overlap=1)
+
+
+@pytest.mark.parametrize(("asked", "given", "most"), [(2, 0, 0), (3, -1, 1), (4, -1, 3)])
+def test_with_clients_away_only_as_many_more_come_twice_as_must(asked, given, most):
+    config = config_of(**CACHING | {"num_clients": 5, "num_edges": 1, "selected_per_edge": asked}, max_overlap=given)
+    world = make_world(config, {"edge-0": range(5)}, {n: n for n in range(5)}, [100] * 5)
+    for before in combinations(range(5), asked):
+        for there in (np.flatnonzero(who) for who in product([False, True], repeat=5) if any(who)):
+            again, wanted = np.isin(there, before), min(asked, len(there))
+            least = min(map(sum, combinations(again.tolist(), wanted)))
+            problem = world.problem(2, there, again, 0)
+            plan = exact(problem)
+            assert problem.max_overlap == max(most, least)
+            assert plan.selected.sum() == wanted
+            assert again[plan.selected].sum() <= problem.max_overlap
+
+
+def test_nobody_comes_twice_where_another_client_is_away(tmp_path):
+    (tmp_path / "trace.csv").write_text("client,from,to\n0,1,2\n")  # away in round 2
+    away = {"availability_mode": "trace", "availability_trace": str(tmp_path / "trace.csv"), "fading": "static"}
+    one_edge = {"num_clients": 4, "num_edges": 1, "edge_rounds": 1, "global_rounds": 2, "max_overlap": 0}
+    folder = run_app(tmp_path / "run", **CACHING | one_edge | away)
+    first, second = (set(plan["selected"]) for line in lines(folder, "edge") for plan in line["plans"])
+    assert 0 in first
+    assert second == {1, 2, 3} - first

@@ -1,5 +1,7 @@
 """What a problem accepts, and what it says about the rest."""
 
+from itertools import combinations, product
+
 import numpy as np
 import pytest
 
@@ -122,9 +124,9 @@ def test_what_is_given_stays_the_callers():
         ({"max_overlap": -1}, "max_overlap = -1: allowed is an integer of 0 or more"),
         ({"max_overlap": 0.5}, "max_overlap = 0.5: allowed is an integer of 0 or more"),
         (
-            {"max_overlap": 1, "clients_per_cell": 3},
-            "max_overlap = 1: allowed is an integer of 2 or more: cell 0 has 4 clients, of whom 3 are selected in "
-            "every round",
+            {"max_overlap": 1, "clients_per_cell": 3, "previous": [True, False, True, True]},
+            "max_overlap = 1: allowed is an integer of 2 or more: cell 0 has only 1 clients who are not of its "
+            "previous round, and 3 are selected",
         ),
         ({"seed": -1}, "seed = -1: allowed is an integer of 0 or more"),
     ],
@@ -133,6 +135,20 @@ def test_a_bad_value_is_one_line_that_names_it(changes, line):
     with pytest.raises(ValueError) as error:  # noqa: PT011
         Problem(**GIVEN | changes)
     assert str(error.value) == line
+
+
+@pytest.mark.parametrize(("cell", "wanted"), [([4, 7, 4, 7], 2), ([4, 7, 4, 7], 1), ([0] * 4, 3), ([0] * 4, 2)])
+def test_an_overlap_is_allowed_that_some_selection_keeps(cell, wanted):
+    for previous in product([False, True], repeat=4):
+        in_cells = [[again for again, own in zip(previous, cell, strict=True) if own == one] for one in set(cell)]
+        if max(map(sum, in_cells)) > wanted:
+            continue  # not of a round with so many
+        least = max(min(map(sum, combinations(inside, wanted))) for inside in in_cells)
+        given = GIVEN | {"cell": cell, "clients_per_cell": wanted, "previous": previous}
+        assert Problem(**given, max_overlap=least).max_overlap == least
+        if least:
+            with pytest.raises(ValueError, match=f"allowed is an integer of {least} or more"):
+                Problem(**given, max_overlap=least - 1)
 
 
 def test_no_limit_on_energy_and_an_option_that_a_client_lacks_are_allowed():
