@@ -21,6 +21,7 @@ SMALLEST_CHANGE = 1e-6
 LEAST_SHARE = 1e-6
 # Linear programs that are kept, one for each layout of clients in cells; clients that come and go make new ones.
 MOST_PROGRAMS = 64
+ABOVE_ONE, MOST = float(np.nextafter(1, 2)), 10**9  # of parameters
 
 
 class SCA:
@@ -58,18 +59,18 @@ class SCA:
     Raises
     ------
     ValueError
-        If an argument is out of range; when called, if the problem has options, or payload or idle time per local
+        If an argument is not allowed; when called, if the problem has options, or payload or idle time per local
         round.
     """
 
     def __init__(self, *, max_iterations: int = 50, rho: float = 1.0, move_factor: float = 3.0) -> None:
-        for name, value, good, allowed in (
-            ("max_iterations", max_iterations, max_iterations >= 1, "1 or more"),
-            ("rho", rho, rho >= 0, "0 or more"),
-            ("move_factor", move_factor, move_factor > 1, "above 1"),
+        for name, value, kind, least, allowed in (
+            ("max_iterations", max_iterations, int, 1, "an integer from 1"),
+            ("rho", rho, int | float, 0, "a number from 0"),
+            ("move_factor", move_factor, int | float, ABOVE_ONE, "a number above 1"),
         ):
-            if not good:
-                raise ValueError(f"{name} = {value}: allowed is a number {allowed}")
+            if isinstance(value, bool) or not isinstance(value, kind) or not least <= value <= MOST:
+                raise ValueError(f"{name} = {value!r}: allowed is {allowed} to {MOST:g}")
         self.max_iterations = max_iterations
         self.rho = rho
         self.move_factor = move_factor

@@ -1,5 +1,6 @@
 """`sca` never beats the optimum, never breaks a limit, and comes close."""
 
+import re
 from types import SimpleNamespace
 
 import numpy as np
@@ -251,11 +252,23 @@ def test_what_the_papers_model_does_not_have_is_refused(solver, changes, line):
     assert str(error.value) == line
 
 
-@pytest.mark.parametrize("given", [{"max_iterations": 0}, {"rho": -1.0}, {"move_factor": 1.0}])
-def test_a_bad_argument_is_named(given):
-    (name, value), = given.items()  # fmt: skip
-    with pytest.raises(ValueError, match=f"^{name} = {value}: allowed is a number "):
-        SCA(**given)
+@pytest.mark.parametrize(
+    ("name", "values", "allowed"),
+    [
+        ("max_iterations", [0, 2.5, True, "5", 10**400], "an integer from 1"),
+        ("rho", [-1.0, np.inf, np.nan, True, "1", 10**400], "a number from 0"),
+        ("move_factor", [1, 1.0, np.inf, np.nan, True, "3", 10**400], "a number above 1"),
+    ],
+)
+def test_a_bad_argument_is_named(name, values, allowed):
+    for value in values:
+        with pytest.raises(ValueError, match=f"^{re.escape(f'{name} = {value!r}: allowed is {allowed} to 1e+09')}$"):
+            SCA(**{name: value})
+
+
+@pytest.mark.parametrize("given", [{"rho": 10**9}, {"move_factor": 1e9}, {"rho": 0, "move_factor": 2}])
+def test_the_largest_arguments_do(given):
+    assert -1e-12 <= gap(SCA(**given), seed=0, deadline_seconds=2.0) <= 1e-3
 
 
 def test_a_plan_does_not_depend_on_the_problems_before():
