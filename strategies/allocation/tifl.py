@@ -17,13 +17,17 @@ class Tiers:
     Parameters
     ----------
     seconds : dict[int, float]
-        Profiled delay by client number: what the client took when it first was able.
+        Profiled delay by client number, of all who ever were able: what the client took when it first was.
+    told : dict[int, float]
+        Accuracy by client number: the last one that is known.
+    wanted : int
+        The largest Z so far: of fewer clients that are there, fewer are selected.
     chances : list[float]
         Of each tier, to be drawn.
     credits : list[int]
         Of each tier: how often it may still be drawn.
     rounds : int
-        How many there were with these tiers.
+        In how many of them one of these tiers was drawn.
     last : int
         The tier drawn last.
     accuracies : list[list[float]]
@@ -31,6 +35,8 @@ class Tiers:
     """
 
     seconds: dict[int, float] = field(default_factory=dict)
+    told: dict[int, float] = field(default_factory=dict)
+    wanted: int = 0
     chances: list[float] = field(default_factory=list)
     credits: list[int] = field(default_factory=list)
     rounds: int = 0
@@ -41,10 +47,14 @@ class Tiers:
 class TiFL:
     """TiFL's adaptive selection (Algorithm 2), for each cell by itself.
 
-    Clients that can take part are sorted by their profiled delay and shared out to tiers of equal size. Each round
-    draws a tier that has credits, and Z of its clients with equal chance. Every `interval` rounds, if the accuracy of
-    the tier drawn last has not risen since `interval` rounds before, the n tiers with credits are ranked from the least
-    accurate, i = 0, to the most: ``P_i = (n - i) / (n (n + 1) / 2)``. A tier's accuracy is the mean of its clients'.
+    All clients that were able once, there or not, are sorted by their profiled delay and shared out to tiers of equal
+    size. Each round draws a tier that has credits and Z clients who are able now, and Z of these with equal chance.
+    Every `interval` rounds, if the accuracy of the tier drawn last has not risen since `interval` rounds before, the n
+    tiers with credits are ranked from the least accurate, i = 0, to the most: ``P_i = (n - i) / (n (n + 1) / 2)``. A
+    tier's accuracy is the mean of its clients' last ones.
+
+    A round in which no tier has Z able clients draws Z of all who are able, and counts for no tier. Chances, credits
+    and accuracies begin anew where the number of tiers changes, as clients were able for the first time.
 
     Parameters
     ----------
@@ -53,7 +63,8 @@ class TiFL:
     interval : int (default: 20)
         Rounds between two looks at the accuracies, the paper's I.
     credits : int (default: 0)
-        How often each tier may be drawn; where all are spent, each gets as many again. 0 is no limit.
+        How often each tier may be drawn; where all that could be drawn have spent theirs, every tier gets as many more.
+        0 is no limit.
 
     Raises
     ------
@@ -74,38 +85,43 @@ class TiFL:
         reason = np.full(problem.clients, "in another tier", dtype="U24")
         for cell, own, rng in able_by_cell(problem, work):
             if len(own):
-                tier = self._tier(self._cells.setdefault(cell, Tiers()), problem, work, own, rng)
+                kept = self._cells.setdefault(cell, Tiers())
+                learn(kept, problem, work, np.flatnonzero(problem.cell == cell), own)
+                tier = self._tier(kept, problem, own, rng)
                 reason[tier] = "not drawn"
                 selected[rng.choice(tier, min(problem.clients_per_cell, len(tier)), replace=False)] = True
         return work.plan(problem, selected, reason)
 
-    def _tier(
-        self, kept: Tiers, problem: Problem, work: FullWork, own: np.ndarray, rng: np.random.Generator
-    ) -> np.ndarray:
-        """Return the clients of the tier that is drawn for this round."""
-        known = problem.known
-        for client, seconds in zip(known.clients[own].tolist(), work.seconds[own].tolist(), strict=True):
-            kept.seconds.setdefault(client, seconds)
-        delay = np.array([kept.seconds[client] for client in known.clients[own].tolist()])
-        number = max(1, min(self.tiers, len(own) // problem.clients_per_cell))
-        tiers = np.array_split(own[np.argsort(delay, kind="stable")], number)
-        if len(kept.chances) != number:  # the first round, or so many have come or gone that tiers are other ones
+    def _tier(self, kept: Tiers, problem: Problem, own: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """Return the able clients of the tier that is drawn for this round, or all of them where no tier can be."""
+        place = dict(zip(problem.known.clients[own].tolist(), own.tolist(), strict=True))
+        number = max(1, min(self.tiers, len(kept.seconds) // kept.wanted))
+        by_delay = sorted(kept.seconds, key=lambda client: (kept.seconds[client], client))
+        tiers = [tier.tolist() for tier in np.array_split(by_delay, number)]
+        if len(kept.chances) != number:  # the first round, or so many are new that tiers are other ones
             kept.chances, kept.credits = [1 / number] * number, [self.credits] * number
             kept.rounds, kept.accuracies = 0, []
-        if not any(kept.credits):
-            kept.credits = [self.credits] * number
+        able = [np.array([place[client] for client in tier if client in place], dtype=int) for tier in tiers]
+        enough = np.array([len(one) >= problem.clients_per_cell for one in able])
+        if not enough.any():
+            return own
+        if self.credits and not np.array(kept.credits)[enough].any():
+            kept.credits = [credit + self.credits for credit in kept.credits]
         left = np.array(kept.credits) > 0 if self.credits else np.ones(number, dtype=bool)
-        accuracy = np.array([mean_known(known.accuracy[tier]) for tier in tiers])
+        accuracy = np.array(
+            [mean_known(np.array([kept.told.get(client, np.nan) for client in tier])) for tier in tiers]
+        )
         is_time = kept.rounds and kept.rounds % self.interval == 0 and not np.isnan(accuracy).any()
         if is_time and accuracy[kept.last] <= kept.accuracies[0][kept.last]:
             kept.chances = changed_chances(accuracy, left).tolist()
-        chance = np.where(left, kept.chances, 0.0)
-        chance = chance / chance.sum() if chance.any() else left / left.sum()
+        possible = left & enough
+        chance = np.where(possible, kept.chances, 0.0)
+        chance = chance / chance.sum() if chance.any() else possible / possible.sum()
         kept.last = int(rng.choice(number, p=chance))
         kept.credits[kept.last] -= bool(self.credits)
         kept.rounds += 1
         kept.accuracies = [*kept.accuracies, accuracy.tolist()][-self.interval :]
-        return tiers[kept.last]
+        return able[kept.last]
 
     def state_dict(self) -> dict[str, Any]:
         """Return what must survive an interruption."""
@@ -114,6 +130,16 @@ class TiFL:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take back what `state_dict` returned."""
         self._cells = {cell: Tiers(**kept) for cell, kept in state["cells"].items()}
+
+
+def learn(kept: Tiers, problem: Problem, work: FullWork, there: np.ndarray, own: np.ndarray) -> None:
+    """Note what is known of a cell's clients that are there, and how long those who are able take."""
+    known = problem.known
+    for client, seconds in zip(known.clients[own].tolist(), work.seconds[own].tolist(), strict=True):
+        kept.seconds.setdefault(client, seconds)
+    told = there[~np.isnan(known.accuracy[there])]
+    kept.told |= dict(zip(known.clients[told].tolist(), known.accuracy[told].tolist(), strict=True))
+    kept.wanted = max(kept.wanted, problem.clients_per_cell)
 
 
 def mean_known(accuracy: np.ndarray) -> float:

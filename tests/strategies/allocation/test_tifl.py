@@ -1,11 +1,12 @@
 """TiFL against a direct transcription of its Algorithm 2, and what it keeps."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from espalier.strategies.allocation import TiFL
+from espalier.strategies.allocation import Problem, TiFL
 from espalier.strategies.allocation.full_work import full_work
 from espalier.strategies.allocation.tifl import changed_chances
 from tests.strategies.allocation.knowledge import chosen, problem_of
@@ -19,69 +20,129 @@ def accuracies(server_round: int) -> np.ndarray:
     return np.clip(0.5 + 0.02 * (10 - abs(server_round - 10)) + rng.normal(0, 0.05, 20), 0, 1)
 
 
-def rounds(solver: TiFL, first: int, last: int) -> list[list[int]]:
-    """Return whom each round selects; the channels are other ones in each."""
+def everybody(_: int) -> list[int]:
+    """Return who is there in a round: all."""
+    return list(range(20))
+
+
+def some(server_round: int) -> list[int]:
+    """Return who is there in a round: one to all, but the first five not before round 6."""
+    rng = np.random.default_rng([server_round, 7])
+    return sorted(rng.permutation(np.arange(5 * (server_round < 6), 20))[: rng.integers(1, 21)].tolist())
+
+
+def problem_in(server_round: int, there: list[int]) -> Problem:
+    """Return a round's problem of those who are there: its channels are other ones, but in round 1."""
     base = problem_of(20, 3, 3)
     gains = np.random.default_rng(5).permuted(np.tile(base.gain, (60, 1)), axis=1)
     gains[1] = base.gain
-    return [
-        chosen(
-            solver(
-                replace(
-                    base,
-                    gain=gains[number],
-                    seed=number,
-                    standing=replace(base.standing, edge_round=number, accuracy=accuracies(number)),
-                )
-            )
-        )
-        for number in range(first, last + 1)
-    ]
+    standing = replace(base.standing, edge_round=server_round, accuracy=accuracies(server_round))
+    known = {name: value[there] for name, value in vars(standing).items() if name != "edge_round"}
+    arrays = {name: value[there] for name, value in vars(base).items() if isinstance(value, np.ndarray)}
+    own = {"gain": gains[server_round][there], "seed": server_round, "standing": replace(standing, **known)}
+    return replace(base, **arrays | own, clients_per_cell=min(3, len(there)))
 
 
-def algorithm_2(interval: int, credits: int, last: int) -> list[list[int]]:
-    """Return the same by the paper's algorithm with the probabilities of its public port, one step after the other."""
-    base = problem_of(20, 3, 3)
-    delay = full_work(base).seconds.tolist()
-    order = sorted(range(20), key=lambda client: delay[client])
-    tiers = [order[4 * i : 4 * i + 4] for i in range(5)]
-    chance, left, found, seen, current = [1 / 5] * 5, [credits] * 5, [], [], 0
-    for number in range(last):  # the paper counts from 0
-        if sum(left) == 0:
-            left = [credits] * 5
-        told = accuracies(number + 1)
-        seen.append([sum(told[client] for client in tier) / 4 for tier in tiers])
-        if number % interval == 0 and number >= interval and seen[number][current] <= seen[number - interval][current]:
-            with_credits = [t for t in range(5) if left[t] > 0]
-            n = len(with_credits)
-            chance = [0.0] * 5
-            for i, tier in enumerate(sorted(with_credits, key=lambda t: seen[number][t])):
-                chance[tier] = (n - i) / (n * (n + 1) / 2)
-        weights = np.array([chance[t] if left[t] > 0 else 0.0 for t in range(5)])
-        if weights.sum() == 0:
-            weights = np.array([float(left[t] > 0) for t in range(5)])
-        rng = np.random.default_rng([number + 1, 0])
-        current = int(rng.choice(5, p=weights / weights.sum()))
-        left[current] -= 1
-        found.append(sorted(rng.choice(tiers[current], 3, replace=False).tolist()))
+def by_delay() -> list[int]:
+    """Return all clients, the fastest of round 1 first."""
+    return np.argsort(full_work(problem_in(1, everybody(1))).seconds).tolist()
+
+
+def rounds(solver: TiFL, first: int, last: int, there: Callable[[int], list[int]] = everybody) -> list[list[int]]:
+    """Return whom each round selects."""
+    found = []
+    for number in range(first, last + 1):
+        plan = solver(problem_in(number, there(number)))
+        found.append([there(number)[place] for place in chosen(plan)])
     return found
 
 
+def algorithm_2(
+    interval: int, credits: int, last: int, there: Callable[[int], list[int]] = everybody
+) -> list[list[int]]:
+    """Return the same by the paper's algorithm with the probabilities of its public port, one step after the other.
+
+    Tiers are of all clients seen so far, and those are drawn that have enough who are there.
+    """
+    delay, told, most, chance, left, found, seen, current = {}, {}, 0, [], [], [], [], 0
+    for number in range(1, last + 1):
+        here = there(number)
+        problem = problem_in(number, here)
+        wanted, seconds = problem.clients_per_cell, full_work(problem).seconds.tolist()
+        delay = dict(zip(here, seconds, strict=True)) | delay
+        told |= {client: accuracies(number)[client] for client in here}
+        most = max(most, wanted)
+        tiers = [t.tolist() for t in np.array_split(sorted(delay, key=delay.get), max(1, min(5, len(delay) // most)))]
+        if len(tiers) != len(chance):
+            chance, left, seen = [1 / len(tiers)] * len(tiers), [credits] * len(tiers), []
+        rng = np.random.default_rng([number, 0])
+        able = [[client for client in tier if client in here] for tier in tiers]
+        enough = [t for t in range(len(tiers)) if len(able[t]) >= wanted]
+        if not enough:
+            found.append(sorted(rng.choice(here, wanted, replace=False).tolist()))
+            continue
+        if sum(left[t] for t in enough) == 0:
+            left = [one + credits for one in left]
+        seen.append([sum(told[client] for client in tier) / len(tier) for tier in tiers])
+        before = len(seen) - 1  # the paper counts from 0
+        if before and before % interval == 0 and seen[before][current] <= seen[before - interval][current]:
+            with_credits = [t for t in range(len(tiers)) if left[t] > 0]
+            n = len(with_credits)
+            chance = [0.0] * len(tiers)
+            for i, tier in enumerate(sorted(with_credits, key=lambda t: seen[-1][t])):
+                chance[tier] = (n - i) / (n * (n + 1) / 2)
+        weights = np.array([chance[t] if left[t] > 0 and t in enough else 0.0 for t in range(len(tiers))])
+        if weights.sum() == 0:
+            weights = np.array([float(left[t] > 0 and t in enough) for t in range(len(tiers))])
+        current = int(rng.choice(len(tiers), p=weights / weights.sum()))
+        left[current] -= 1
+        found.append(sorted(rng.choice(able[current], wanted, replace=False).tolist()))
+    return found
+
+
+@pytest.mark.parametrize("there", [everybody, some])
 @pytest.mark.parametrize(("interval", "credits"), [(4, 12), (3, 4), (20, 1000)])
-def test_fifty_rounds_are_those_of_the_transcription(interval, credits):
-    assert rounds(TiFL(interval=interval, credits=credits), 1, 50) == algorithm_2(interval, credits, 50)
+def test_fifty_rounds_are_those_of_the_transcription(interval, credits, there):
+    solver = TiFL(interval=interval, credits=credits)
+    assert rounds(solver, 1, 50, there) == algorithm_2(interval, credits, 50, there)
+
+
+def test_with_clients_away_it_adapts_and_credits_run_out():
+    def three_away(number: int) -> list[int]:
+        return [client for client in range(20) if number % 2 or client not in range(number % 18, number % 18 + 3)]
+
+    solver = TiFL(tiers=6, interval=4, credits=3)
+    first = rounds(solver, 1, 18, three_away)
+    kept = solver.state_dict()["cells"][0]
+    assert (kept["rounds"], kept["credits"]) == (18, [0] * 6)
+    tier_of = {client: tier for tier, members in enumerate(np.array_split(by_delay(), 6)) for client in members}
+    drawn = [{tier_of[client] for client in selected} for selected in first]
+    assert sorted(tier for (tier,) in drawn) == sorted(3 * list(range(6)))
+    assert kept["chances"] != [1 / 6] * 6
+
+
+def test_where_no_tier_has_enough_all_who_are_able_are_one():
+    solver = TiFL(credits=10)
+    (drawn,) = rounds(solver, 1, 1)
+    before = solver.state_dict()["cells"][0]["credits"]
+    one_of_each = by_delay()[::4]
+    found = rounds(solver, 2, 40, lambda _: sorted(one_of_each))
+    assert {client for selected in found for client in selected} == set(one_of_each)
+    assert {len(selected) for selected in [drawn, *found]} == {3}
+    assert solver.state_dict()["cells"][0]["credits"] == before
 
 
 def test_without_credits_no_tier_runs_out():
     assert rounds(TiFL(interval=4), 1, 50) == rounds(TiFL(interval=4, credits=1000), 1, 50)
 
 
-def test_it_goes_on_from_what_it_kept():
+@pytest.mark.parametrize("there", [everybody, some])
+def test_it_goes_on_from_what_it_kept(there):
     whole, first, second = (TiFL(interval=4, credits=6) for _ in range(3))
-    expected = rounds(whole, 1, 30)
-    assert rounds(first, 1, 13) == expected[:13]
+    expected = rounds(whole, 1, 30, there)
+    assert rounds(first, 1, 13, there) == expected[:13]
     second.load_state_dict(first.state_dict())
-    assert rounds(second, 14, 30) == expected[13:]
+    assert rounds(second, 14, 30, there) == expected[13:]
 
 
 def test_the_less_accurate_a_tier_the_higher_its_chance():
