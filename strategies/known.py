@@ -10,7 +10,7 @@ from flwr.serverapp.strategy import Strategy
 
 from espalier.clients.messages import ends_round
 from espalier.clients.messages.profile import Profile
-from espalier.clients.messages.train import NUM_EXAMPLES, VALIDATION, is_own_figure
+from espalier.clients.messages.train import LOSS, NUM_EXAMPLES, PERSONAL, VALIDATION, is_own_figure
 from espalier.clients.shared.records import records_in
 from espalier.clients.shared.text import quoted
 
@@ -41,7 +41,8 @@ class KnownClients(EdgeDecorator):
         The metrics that a reply has beside its number of examples; None: not known.
     evaluates_more : bool (default: False)
         Evaluations may have figures of the task's own as well, one number each
-        (`espalier.clients.messages.train.is_own_figure`), also of the examples held back.
+        (`espalier.clients.messages.train.is_own_figure`), also of the examples held back and of clients' own models
+        where the loss of these is asked for.
     """
 
     def __init__(
@@ -114,16 +115,20 @@ def _checked_reply(
                     message, f"metric {missing[0]!r} is {quoted(record.get(missing[0]))}, expected a number"
                 )
             kept = {
-                key: value for key, value in record.items() if key in wanted or (takes_more and _is_figure(key, value))
+                key: value
+                for key, value in record.items()
+                if key in wanted or (takes_more and _is_figure(key, value, wanted))
             }
             if len(kept) < len(record):
                 reply.content = RecordDict({**reply.content, name: MetricRecord(kept)})
     return reply
 
 
-def _is_figure(name: str, value: Any) -> bool:
-    """Return whether a metric can be a figure of a task's own."""
-    return is_own_figure(name.removeprefix(VALIDATION)) and number_of(value) is not None
+def _is_figure(name: str, value: Any, wanted: Collection[str]) -> bool:
+    """Return whether a metric can be a figure of a task's own, of a set or a model whose loss is wanted too."""
+    beginnings = (one for one in (VALIDATION, PERSONAL) if one + LOSS in wanted)
+    beginning = next(filter(name.startswith, beginnings), "")
+    return is_own_figure(name.removeprefix(beginning)) and number_of(value) is not None
 
 
 def _refused(message: Message, reason: str) -> Message:

@@ -310,6 +310,9 @@ def evaluated_by(told, num_clients=4, num_edges=2, *, asked=("loss",), more=True
         {"train_loss": 1e30},
         {"num-nodes": 3},
         {"validation-loss": 0.0},
+        {"validation-mae": 0.5},
+        {"personal-loss": 0.0},
+        {"personal-mae": 0.5},
         {f"top-{i}": [0.5] * 1000 for i in range(990)},
     ],
     ids=lambda lie: next(iter(lie)),
@@ -324,6 +327,13 @@ def test_what_is_no_figure_of_a_task_is_dropped_and_costs_nobody_a_figure(lie, n
     assert found.evaluate_metrics["loss"] == expected.evaluate_metrics["loss"]
     _, of_built_in_task = evaluated_by({0: lie}, num_edges=num_edges, more=False)
     assert all(set(own) == names - {"mae"} for own in of_built_in_task.values())
+
+
+def test_of_clients_own_models_there_are_a_tasks_own_figures_and_no_others():
+    told = {"loss": 1.0, "mae": 0.5, "personal-loss": 2.0, "personal-mae": 0.25}
+    lie = {"personal-num-examples": 9.0, "personal-top-1": 1.0, "personal-personal-mae": 0.5, "personal-x": [0.5] * 2}
+    _, replies = evaluated_by(dict.fromkeys(range(4), told) | {0: told | lie}, asked=("loss", "personal-loss"))
+    assert all(own == {**told, NUM_EXAMPLES: own[NUM_EXAMPLES]} for own in replies.values())
 
 
 def test_figures_of_many_names_are_bounded_and_those_of_most_clients_stay():

@@ -481,6 +481,18 @@ def test_its_metrics_are_reported_of_fine_tuned_heads_too(tmp_path):
         assert figures["confidence"] == pytest.approx(line["clients"][client]["confidence"], rel=1e-6)
 
 
+@pytest.mark.parametrize("algorithm", ["apfl", "ditto"])
+def test_its_metrics_are_reported_of_clients_own_models_too(tmp_path, algorithm):
+    folder = run_app(tmp_path / "run", task=own("Recalls"), algorithm=algorithm, **SMALL)
+    final, clients = summary(folder), lines(folder, "global")[-1]["clients"]
+    assert list(final["personal"]) == list(final["global"])
+    for name in ("accuracy", "recall-0", "recall-1", "spread", "loss"):
+        told = [figures[f"personal-{name}"] for figures in clients.values() if name in figures]
+        assert final["personal"][name]["mean"] == pytest.approx(sum(told) / len(told), rel=1e-12)
+        column = [row[f"personal_{name}"] for row in rows_of_clients(folder)]
+        assert [float(value) for value in column if value] == told
+
+
 @pytest.mark.usefixtures("with_png")
 def test_all_is_drawn_of_a_task_whose_labels_are_no_classes(tmp_path):
     settings = {"task": own("Values"), "selected_per_edge": 1, "report_plots": True, **SMALL}
