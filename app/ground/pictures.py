@@ -18,7 +18,10 @@ SEEN = 0.01  # of the height of a picture's tallest part: what is less high can'
 TITLE_POINTS = 10
 LONGEST_NAME = 16  # characters of a name beside a picture, or under it
 CHARACTERS_PER_INCH = 13  # of a title of that size, with some room to spare
-STYLE: Any = {"pdf.fonttype": 42}  # publishers refuse Type 3; rc_context lists all names there are in its type
+STYLE: Any = {  # for rc_context, which lists all names there are in its type
+    "pdf.fonttype": 42,  # publishers refuse Type 3
+    "text.parse_math": False,  # a $ in a name is no formula
+}
 # No date in the file: the same run gives the same bytes.
 FORMATS: dict[str, Any] = {"png": {}, "pdf": {"metadata": {"CreationDate": None}}}
 

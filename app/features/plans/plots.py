@@ -11,7 +11,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.collections import PatchCollection
 from matplotlib.patches import Circle
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from espalier.app.features.feature import Line
 from espalier.app.features.plans.labels import label_points
@@ -185,6 +185,7 @@ def _draw_cdfs(ax: Axes, what: str, cells: Mapping[int, Sequence[float]]) -> Non
     if positive and max(positive) > LOG_FROM * min(positive):
         # Those at 0 joules stand at the left end, as a curve that starts above 0.
         ax.set_xscale("log", nonpositive="clip")
+        ax.xaxis.set_major_formatter(EngFormatter("J"))
         ax.set_xlim(min(positive) / 2, max(positive) * 2)
     if 1 < len(cells) <= len(PALETTE):
         for cell, own in cells.items():

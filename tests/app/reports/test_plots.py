@@ -10,6 +10,8 @@ from matplotlib.text import Text
 
 from espalier.app.features.plans.labels import label_points
 from espalier.app.ground.pictures import save_plot
+from espalier.app.reports.partition import ClassCounts
+from espalier.app.reports.partition_plot import draw_partition
 from espalier.app.reports.plots import clients_of, draw_plots, seen_kinds
 from espalier.app.reports.titles import picture_title
 from tests.app.assembling import config_of
@@ -69,6 +71,16 @@ def test_a_long_title_stays_in_its_picture(tmp_path, figures, width, with_pdf):
     (written,) = figures["a.png"].texts
     box = written.get_window_extent()
     assert 0 <= box.x0 < box.x1 <= figures["a.png"].bbox.x1
+
+
+def test_a_name_with_dollars_is_drawn_as_it_is_and_as_no_formula(tmp_path, with_pdf):
+    name = r"$\no^^formula$"
+    last = line(1, {0: 0.5}) | {name: {"mean": 0.5, "min": 0.0, "max": 1.0}, "test": {name: 0.5}}
+    last["clients"]["0"][name] = 0.5
+    draw_plots(tmp_path, f"a run of {name}", [last])
+    draw_partition(tmp_path, name, ClassCounts((0, 1), ("a", name), ("0", name), np.ones((2, 2), dtype=int)))
+    assert (tmp_path / "rounds.pdf").stat().st_size > 1000
+    assert (tmp_path / "partition.pdf").stat().st_size > 1000
 
 
 @pytest.mark.usefixtures("with_png")

@@ -280,7 +280,9 @@ def test_plots_are_written_and_show_the_figures(tmp_path, lines, world, figures)
 def test_joules_of_all_magnitudes_are_told_apart(tmp_path, lines, world, figures):
     lines[0]["plans"][0]["compute_joules"][1] = lines[0]["plans"][0]["upload_joules"][1] = 1e-6
     draw_resource_plots(tmp_path, "a run", lines, world)
-    assert [ax.get_xscale() for ax in figures["energy.png"].axes] == ["linear", "log", "linear", "linear"]
+    axes = figures["energy.png"].axes
+    assert [ax.get_xscale() for ax in axes] == ["linear", "log", "linear", "linear"]
+    assert [label.get_text() for label in axes[1].get_xticklabels()][:2] == ["100 nJ", "1 µJ"]
 
 
 @pytest.mark.usefixtures("with_png")
