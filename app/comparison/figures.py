@@ -115,6 +115,8 @@ def first_steps(curves: Sequence[Curve]) -> list[float]:
 
 
 def _draw(ax: Axes, curve: Curve, look: Look, label: str, spread: Spread) -> None:
+    if label.startswith("_"):  # Matplotlib leaves such out of legends
+        label = f" {label}"
     mean = np.array([y.mean for y in curve.y])
     wide = np.array([spread.of(y) or 0.0 for y in curve.y])
     ax.fill_between(curve.x, mean - wide, mean + wide, color=look.color, alpha=0.15, lw=0)

@@ -230,6 +230,18 @@ def test_what_clients_end_with_is_a_marker_within_the_figure(tmp_path, figures):
         assert ax.bbox.x0 < ends[0] < ends[1] < figure.bbox.x1
 
 
+@pytest.mark.usefixtures("with_png")
+def test_a_case_of_any_name_is_in_the_legend(tmp_path, figures):
+    names = [r"$\no^^formula$", "_hidden", "a_b $1 to $2"]
+    drawn = [
+        Curve(place, Group({"case": name}, []), np.arange(2.0), [over_seeds([0.5])] * 2)
+        for place, name in enumerate(names)
+    ]
+    draw_curves(tmp_path, drawn, looks_of([one.group for one in drawn]), AXES[0], "$x$", "of $y$", STD)
+    (legend,) = figures["-x--over-rounds.png"].legends
+    assert [text.get_text().strip() for text in legend.get_texts()] == names
+
+
 def test_curves_begin_with_the_model_before_training(folder):
     run = folder / "0.1-0"
     rounds, every_byte, seconds, joules = (points_of(read_run(run), axis, "accuracy").T for axis in AXES)
