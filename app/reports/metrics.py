@@ -150,7 +150,7 @@ def why_no_model(lines: Sequence[Mapping[str, Any]]) -> str:
 
 def failures_of(line: Mapping[str, Any]) -> Sequence[Line]:
     """Return what failed, by client, as far as this line names it."""
-    if line["scope"] == "edge":
+    if line["scope"] in ("edge", "personalised"):
         return list(line["failures"])
     return list(line.get("evaluation_failures", ()))
 
@@ -243,7 +243,7 @@ def summarise(lines: Sequence[Line]) -> Line:
     ``bytes`` counts what training sends; what evaluations send besides is in ``bytes_by_kind``. Figures are of the last
     model: none where it was not evaluated.
     """
-    rounds = [line for line in lines if line["scope"] == "global"]
+    rounds, tuned = ([line for line in lines if line["scope"] == scope] for scope in ("global", "personalised"))
     last, names = last_round(lines), names_of_figures(lines)
     totals: dict[str, Any] = {"uplink": {}, "downlink": {}}
     by_kind: dict[str, Any] = {}
@@ -263,7 +263,7 @@ def summarise(lines: Sequence[Line]) -> Line:
         "test": last.get("test"),
         "bytes": totals,
         "bytes_by_kind": by_kind,
-        "failures": sum(line["failures"] for line in rounds),
+        "failures": sum(line["failures"] for line in rounds) + sum(len(line["failures"]) for line in tuned),
         # An edge round in which nobody could be asked has no reply that could be left out.
         "replies_left_out": sum(one["client"] is not None for line in lines for one in failures_of(line)),
         "wall_seconds": rounds[-1]["wall_seconds"] if rounds else 0.0,
@@ -277,12 +277,11 @@ def summarise(lines: Sequence[Line]) -> Line:
     if best := best_line(rounds):
         figures = {"global": {key: best.get(key) for key in names}, "test": best.get("test")}
         summary["best"] = {"round": best["round"], "validation": best["validation"], **figures}
-    for line in lines:
-        if line["scope"] == "personalised":
-            summary["personalised"] = {key: line.get(key) for key in names}
-            summary["personalisation_bytes_by_kind"] = line["bytes"]
-            if "validation" in line:
-                summary["personalised_validation"] = line["validation"]
+    for line in tuned:
+        summary["personalised"] = {key: line.get(key) for key in names}
+        summary["personalisation_bytes_by_kind"] = line["bytes"]
+        if "validation" in line:
+            summary["personalised_validation"] = line["validation"]
     return summary
 
 

@@ -515,6 +515,14 @@ class BadlyMoved(Points):
         return inputs[2]
 
 
+class Unmeasured(Points):
+    """Client 2 has test inputs that were not measured."""
+
+    def client_data(self, client, num_clients, seed):
+        train, test = super().client_data(client, num_clients, seed)
+        return train, Examples(tuple(x * torch.nan for x in test.inputs), test.labels) if client == 2 else test
+
+
 class NoData(OwnTask):
     def model(self):
         return nn.Linear(1, 1)

@@ -5,6 +5,7 @@ import csv
 import pytest
 from flwr.app import MetricRecord
 
+from espalier.app.reports.final import report_again, result_table
 from espalier.app.reports.metrics import FIELDS, is_evaluation, summarise, top_m
 from espalier.app.reports.progress import LogProgress
 from espalier.app.run.run import run
@@ -144,6 +145,20 @@ def test_failed_evaluations_at_edges_without_a_line_are_named_in_the_global_one(
         assert [(one["edge"], one["client"]) for one in named] == [("edge-1", 1)] * (line["round"] not in with_line)
     with (folder / "clients.csv").open(newline="") as file:
         assert [row["times_left_out"] for row in csv.DictReader(file)] == ["0", "4"]
+
+
+def test_failures_of_fine_tuning_are_counted_with_the_others(tmp_path):
+    settings = {"algorithm": "fedbabu", "task": "tests.app.own_tasks:Unmeasured", "num-clients": 4, "num-edges": 2}
+    folder = run_app(tmp_path / "run", **settings)
+    (tuned,) = lines(folder, "personalised")
+    assert [one["client"] for one in tuned["failures"]] == [2]
+    final = summary(folder)
+    assert (final["failures"], final["replies_left_out"]) == (3, 3)
+    assert "left out: 3 replies;" in result_table(final)
+    with (folder / "clients.csv").open(newline="") as file:
+        assert [row["times_left_out"] for row in csv.DictReader(file)] == ["0", "0", "3", "0"]
+    report_again(folder)
+    assert summary(folder) == final
 
 
 def test_figures_are_of_the_last_model_and_none_where_clients_could_not_be_evaluated_then():

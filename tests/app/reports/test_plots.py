@@ -135,7 +135,7 @@ def test_nothing_and_no_figure_are_told_apart(tmp_path, figures):
 @pytest.mark.parametrize("num_clients", [8, 100, 1000])
 def test_names_of_clients_do_not_touch(tmp_path, figures, num_clients):
     last = line(1, {client: client / num_clients for client in range(num_clients)})
-    draw_plots(tmp_path, "a run", [last, {"scope": "personalised", "clients": last["clients"]}])
+    draw_plots(tmp_path, "a run", [last, {"scope": "personalised", "failures": [], "clients": last["clients"]}])
     for name in ("clients.png", "personalised.png"):
         figures[name].draw_without_rendering()
         for ax in figures[name].axes:
