@@ -130,8 +130,10 @@ def about(columns: Sequence[str], spread: Spread) -> list[str]:
 def as_latex(groups: Sequence[Group], columns: Sequence[str], spread: Spread) -> str:
     """Return the table for a paper that uses the package booktabs."""
     header, *rows = cells(groups, columns, spread)
-    lines = [" & ".join(_latex(cell) for cell in row) + r" \\" for row in (header, *rows)]
     left = len(groups[0].chosen)
+    # What was chosen may be called anything, with a +- in it, say.
+    written = [map(_escaped, header), *([*map(_escaped, row[:left]), *map(_latex, row[left:])] for row in rows)]
+    lines = [" & ".join(row) + r" \\" for row in written]
     alignment = "l" * left + "r" * (len(header) - left)
     parts = [
         *(f"% {line}" for line in about(columns, spread)),
@@ -230,8 +232,12 @@ def _aligned(row: Sequence[str], widths: Sequence[int], left: int, places: Itera
     return (" " * GAP).join(parts).rstrip()
 
 
-def _latex(cell: str) -> str:
-    mean, sign, std = cell.rpartition("+- ")
+def _escaped(cell: str) -> str:
+    return f"${POWER.sub(TIMES_TEN, cell)}$" if NUMBER.fullmatch(cell) else cell.translate(LATEX)
+
+
+def _latex(figure: str) -> str:
+    mean, sign, std = figure.rpartition("+- ")
     if not sign:
-        return f"${POWER.sub(TIMES_TEN, cell)}$" if NUMBER.fullmatch(cell) else cell.translate(LATEX)
+        return _escaped(figure)
     return POWER.sub(TIMES_TEN, f"${mean}\\pm {std}$".replace(",", "{,}"))

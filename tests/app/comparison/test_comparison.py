@@ -320,6 +320,14 @@ def test_tables_say_mean_and_deviation(folder):
     assert " & 1 & $" not in as_latex(single, columns, STD)  # no deviation of one run
 
 
+def test_what_was_chosen_is_no_figure_in_latex_whatever_it_is_called():
+    chosen = {"case": "base_1 +- 5%", "a+- b": 1e-05}
+    group = Group(chosen, [FinishedRun(Path(name), {}, {"q+- r_": y}, {}) for name, y in (("a", 0.1), ("b", 0.3))])
+    header, row = (line for line in as_latex([group], ["q+- r_"], STD).splitlines() if "&" in line)
+    assert header == r"case & a+- b & runs & q+- r  \\"
+    assert row == r"base\_1 +- 5\% & $1 \cdot 10^{-5}$ & 2 & $0.20 \pm 0.14$ \\"
+
+
 def test_intervals_of_the_mean_are_those_of_students_t(folder, tmp_path):
     for values in ([0.1, 0.4], [0.3, 0.32, 0.37], list(np.random.default_rng(0).normal(size=30))):
         own = over_seeds(values)
