@@ -11,7 +11,7 @@ from espalier.app.comparison.curves import AXES, Axis, Curve, check_curves, curv
 from espalier.app.comparison.figures import draw_curves, setting
 from espalier.app.comparison.groups import Group, chosen_if_readable, grouped, without_repeats
 from espalier.app.comparison.looks import looks_of
-from espalier.app.comparison.runs import FinishedRun, read_run, write_runs
+from espalier.app.comparison.runs import POOL, FinishedRun, read_run, write_runs
 from espalier.app.comparison.spread import OPTION as SPREAD
 from espalier.app.comparison.spread import SPREADS, STD, Spread, spread_named
 from espalier.app.comparison.tables import as_csv, as_latex, as_text, columns_of, figure_names
@@ -144,7 +144,8 @@ def write_comparison(output: Path, groups: Sequence[Group], columns: Sequence[st
     write_runs(output / "runs.csv", [(group.chosen, run) for group in groups for run in group.runs])
     names, looks = figure_names(groups), looks_of(groups)
     drawn: list[tuple[Axis, str, list[Curve]]] = []
-    for figure in [name for name in names if name in (LOSS, ACCURACY) or f"test_{name}" in names]:
+    for name in [name for name in names if name in (LOSS, ACCURACY) or POOL + name in names]:
+        figure = name if curves(groups, AXES[0], name) else POOL + name
         for axis in AXES:
             if not (found := curves(groups, axis, figure)):
                 continue

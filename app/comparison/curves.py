@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from espalier.app.comparison.groups import Group
-from espalier.app.comparison.runs import MEAN, OVER_CLIENTS, FinishedRun
+from espalier.app.comparison.runs import MEAN, OVER_CLIENTS, POOL, FinishedRun
 from espalier.app.comparison.spread import OverSeeds, over_seeds
 from espalier.app.ground.figures import is_figure
 from espalier.app.meters.bytes import EVALUATION
@@ -42,7 +42,7 @@ class Axis:
 
 @dataclass(frozen=True)
 class Curve:
-    """A figure of the runs of a setting, mean over clients.
+    """A figure of the runs of a setting, mean over clients or on the whole test pool.
 
     Parameters
     ----------
@@ -114,7 +114,8 @@ def check_curves(run: FinishedRun) -> None:
     names = {name.removesuffix(OVER_CLIENTS) for name in run.figures if name.endswith(OVER_CLIENTS)}
     try:
         spreads = [own for line in run.lines for own in line.values() if isinstance(own, dict) and MEAN in own]
-        are_figures = all(own[MEAN] is None or is_figure(own[MEAN]) for own in spreads)
+        figures = [*(own[MEAN] for own in spreads), *(v for line in run.lines for v in line.get("test", {}).values())]
+        are_figures = all(figure is None or is_figure(figure) for figure in figures)
         are_figures &= all(is_figure(count) for line in run.lines for count in _training_bytes(line))
         for axis in AXES:
             progress = axis.progress(run.lines) or []
@@ -128,7 +129,7 @@ def check_curves(run: FinishedRun) -> None:
 
 
 def points_of(run: FinishedRun, axis: Axis, figure: str) -> np.ndarray:
-    """Return round, x and y, shape (N, 3), of the evaluated rounds of a run.
+    """Return round, x and y, shape (N, 3), of the evaluated rounds of a run; y is a figure's mean, or the pool's.
 
     The model that it started with is round 0. There are no points where the axis counts nothing in the run.
     """
@@ -136,8 +137,15 @@ def points_of(run: FinishedRun, axis: Axis, figure: str) -> np.ndarray:
     if progress is None:
         return np.zeros((0, 3))
     every = [(0, 0.0, run.initial), *zip(_rounds(run.lines), progress, run.lines, strict=True)]
-    points = [(number, x, (line.get(figure) or {}).get("mean")) for number, x, line in every]
+    points = [(number, x, _value(line, figure)) for number, x, line in every]
     return np.array([point for point in points if point[-1] is not None], dtype=float).reshape(-1, 3)
+
+
+def _value(line: Line, figure: str) -> float | None:
+    if figure not in line and figure.startswith(POOL):
+        value: float | None = line.get("test", {}).get(figure.removeprefix(POOL))
+        return value
+    return (line.get(figure) or {}).get(MEAN)
 
 
 def together(points: Sequence[np.ndarray]) -> tuple[np.ndarray, list[OverSeeds]]:

@@ -17,6 +17,7 @@ from matplotlib.transforms import offset_copy
 from espalier.app.comparison.curves import OWN, Axis, Curve
 from espalier.app.comparison.groups import Group
 from espalier.app.comparison.looks import Look
+from espalier.app.comparison.runs import POOL
 from espalier.app.comparison.spread import Spread
 from espalier.app.ground.pictures import GREY, write_picture
 from espalier.app.ground.pictures import STYLE as PICTURES
@@ -81,7 +82,8 @@ def draw_curves(
             _draw_end(ax, curve, words, looks[curve.place], spread, number * END_POINTS)
         for words in own:
             ax.plot([], [], END_MARKERS[words], color=GREY, ms=7, ls="", label=words)
-        ax.set(xlabel=axis.label, ylabel=f"test {figure.replace('_', ' ')}, mean of clients")
+        of = "whole test pool" if figure.startswith(POOL) else "mean of clients"
+        ax.set(xlabel=axis.label, ylabel=f"test {figure.removeprefix(POOL).replace('_', ' ')}, {of}")
         if axis.name == "rounds":
             ax.xaxis.set_major_locator(MaxNLocator(6, integer=True))
         else:

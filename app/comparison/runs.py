@@ -21,6 +21,7 @@ from espalier.app.settings.sections import Stop
 
 MEAN, STD = "mean", "std"
 OF_PLANS = ("late", "spare", "edge_rounds_without_anybody", "edge_rounds_short", "edge_rounds_unconverged")
+POOL = "test_"  # before the name of a figure on the whole test pool
 OVER_CLIENTS = "_std_over_clients"  # behind the name of a figure whose mean over clients is reported
 
 
@@ -43,7 +44,7 @@ class FinishedRun:
     initial : Mapping[str, Any] (default: none)
         The figures of the model that it started with, as in a global line.
     lacking : str (default: "")
-        Why it has no figures over clients, if it has none.
+        Why it has no figures over clients, if it has none and they were asked for.
     """
 
     folder: Path
@@ -144,7 +145,7 @@ def read_run(path: Path) -> FinishedRun:
     makers = makers_of(folder)
     made_by = {key: "; ".join(dict.fromkeys(maker[key] for maker in makers)) for key in MAKER}
     summary = _summary(folder)
-    initial, lacking = initial_figures_of(folder), lacks_figures(summary)
+    initial, lacking = initial_figures_of(folder), lacks_figures(summary) if settings["report.evaluate-clients"] else ""
     return FinishedRun(path, settings, figures_of(summary), made_by, lines, initial, lacking)
 
 
@@ -162,7 +163,7 @@ def figures_of(summary: Mapping[str, Any]) -> dict[str, float | None]:
     figures: dict[str, float | None] = {}
     for name, own in spreads.items():
         figures |= {name: (own or {}).get(MEAN), name + OVER_CLIENTS: (own or {}).get(STD)}
-    figures |= {f"test_{name}": value for name, value in (summary["test"] or {}).items()}
+    figures |= {POOL + name: value for name, value in (summary["test"] or {}).items()}
     figures["rounds"] = summary["rounds"]
     for direction, tiers in summary["bytes"].items():
         figures[f"{direction}_bytes"] = sum(tiers.values())

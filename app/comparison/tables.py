@@ -6,11 +6,12 @@ from collections.abc import Iterable, Sequence
 from io import StringIO
 
 from espalier.app.comparison.groups import Group
-from espalier.app.comparison.runs import OVER_CLIENTS
+from espalier.app.comparison.runs import OVER_CLIENTS, POOL
 from espalier.app.comparison.spread import SPREADS, Spread
 from espalier.app.ground.errors import bad_value
 
-# Figures that no column of the other tables has unless it is asked for: those on the whole test pool, and counts.
+# Figures that no column of the other tables has unless it is asked for: those on the whole test pool, which are there
+# where a run has none over clients, and counts.
 HIDDEN = re.compile(
     "(best_)?test_.*|top-.*|rounds|failures|wall_seconds|(?!target_).*_bytes"
     "|(compute|upload|per_client_round)_joules|late|spare|edge_rounds_.*"
@@ -79,10 +80,10 @@ def columns_of(text: str | None, groups: Sequence[Group]) -> list[str]:
     """
     every = {name for group in groups for run in group.runs for name in run.figures}
     if text is None:
-        found = {
-            name for group in groups for run in group.runs for name, value in run.figures.items() if value is not None
-        }
-        shown = [name for name in figure_names(groups) if name in found and not HIDDEN.fullmatch(name)]
+        runs = [run.figures for group in groups for run in group.runs]
+        found = {name for own in runs for name, value in own.items() if value is not None}
+        alone = {POOL + name for own in runs for name in own if own[name] is None and own.get(POOL + name) is not None}
+        shown = [n for n in figure_names(groups) if n in alone or (n in found and not HIDDEN.fullmatch(n))]
         return [one for name in shown for one in (name, name + OVER_CLIENTS) if one in found]
     names = [name.strip() for name in text.split(",")]
     for name in names:

@@ -2,11 +2,12 @@
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from espalier.app.comparison.curves import AXES, points_of
-from espalier.app.comparison.runs import FinishedRun
+from espalier.app.comparison.runs import MEAN, POOL, FinishedRun
 from espalier.app.ground.errors import bad_value
 from espalier.clients.messages.train import ACCURACY, LOSS
 
@@ -18,12 +19,12 @@ REACHED = "target_reached"
 
 @dataclass(frozen=True)
 class Target:
-    """A value that a figure, mean over clients, is to reach.
+    """A value that a figure, mean over clients or on the whole test pool, is to reach.
 
     Parameters
     ----------
     figure : str
-        Its name in a global line.
+        Its name in a global line, behind `POOL` for that on the pool.
     value : float
         Reached by the first evaluated round whose figure is this or beyond.
     rises : bool
@@ -43,7 +44,7 @@ def target_of(text: str) -> Target:
     """Return the target in a text such as ``accuracy=0.6``; UserError if it says none."""
     allowed = "accuracy=0.6, loss=1.2, or of any other figure 'NAME>=VALUE' or 'NAME<=VALUE'"
     found = WRITTEN.fullmatch(text)
-    bound = found and (found["bound"] if found["bound"] != "=" else BOUNDS.get(found["figure"]))
+    bound = found and (found["bound"] if found["bound"] != "=" else BOUNDS.get(found["figure"].removeprefix(POOL)))
     try:
         value = float(found["value"]) if found else math.nan
     except ValueError:
@@ -61,7 +62,7 @@ def with_target(runs: Sequence[FinishedRun], target: Target) -> list[FinishedRun
     UserError
         If no run has the figure.
     """
-    names_of = [{name for line in run.lines for name, own in line.items() if _is_spread(own)} for run in runs]
+    names_of = [set[str]().union(*map(_figures_in, run.lines)) for run in runs]
     if target.figure not in (names := set[str]().union(*names_of)):
         raise bad_value(OPTION, target.figure, f"figures of these runs: {', '.join(sorted(names))}")
     return [
@@ -79,5 +80,6 @@ def _reached(run: FinishedRun, target: Target) -> dict[str, float | None]:
     return {REACHED: float(any(first is not None for first in firsts.values())), **firsts} if firsts else {}
 
 
-def _is_spread(own: object) -> bool:
-    return isinstance(own, dict) and "mean" in own
+def _figures_in(line: Mapping[str, Any]) -> set[str]:
+    spreads = {name for name, own in line.items() if isinstance(own, dict) and MEAN in own}
+    return spreads | {POOL + name for name in line.get("test", {})}

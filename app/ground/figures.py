@@ -51,7 +51,11 @@ def finite(metrics: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def drawn_figures(evaluated: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the figures of evaluated rounds that can be drawn: first what models are judged by, the loss last."""
+    """Return the figures of evaluated rounds that can be drawn: first what models are judged by, the loss last.
+
+    A round without clients' figures has those on the whole test pool.
+    """
     every = figure_names(evaluated[-1].get("test"))
-    names = [name for name in every if any(line[name]["mean"] is not None for line in evaluated)]
+    drawn = [{name: line[name]["mean"] for name in every} if "clients" in line else line["test"] for line in evaluated]
+    names = [name for name in every if any(figures.get(name) is not None for figures in drawn)]
     return names or every[:1]  # a ranking has no loss

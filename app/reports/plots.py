@@ -50,10 +50,12 @@ def draw_plots(folder: Path, title: str, lines: Sequence[Line]) -> list[Path]:
     rounds = [line for line in lines if line["scope"] == "global"]
     evaluated = [line for line in rounds if "clients" in line]
     paths = []
-    if evaluated:
-        names, of_clients = drawn_figures(evaluated), title_after(title, evaluated[-1])
-        drawn, width = ([line for line in rounds if "clients" in line or "test" in line], names), 4.5 * len(names)
+    if tested := [line for line in rounds if "clients" in line or "test" in line]:
+        names = drawn_figures(evaluated or tested)
+        drawn, width = (tested, names), 4.5 * len(names)
         paths.append(save_plot(folder / "rounds.png", title, _draw_rounds, drawn, width=width, columns=len(names)))
+    if evaluated:
+        of_clients = title_after(title, evaluated[-1])
         bars = (evaluated[-1]["clients"], names[0], clients_of(lines))
         paths.append(save_plot(folder / "clients.png", of_clients, _draw_clients, bars, width=9.0))
         if tops := top_m(evaluated[-1]["clients"]):
@@ -95,10 +97,11 @@ def _draw_rounds(axes: Sequence[Axes], drawn: tuple[Sequence[Line], Sequence[str
     evaluated, names = drawn
     numbers = [line["round"] for line in evaluated]
     for ax, key in zip(axes, names, strict=True):
-        spreads = [line.get(key) or {} for line in evaluated]
-        mean, low, high = ([number(own.get(part)) for own in spreads] for part in ("mean", "min", "max"))
-        ax.fill_between(numbers, low, high, color=BLUE, alpha=0.15, lw=0, label="clients, min to max")
-        ax.plot(numbers, mean, color=BLUE, marker="o", ms=3, label="clients, mean")
+        if any("clients" in line for line in evaluated):
+            spreads = [line.get(key) or {} for line in evaluated]
+            mean, low, high = ([number(own.get(part)) for own in spreads] for part in ("mean", "min", "max"))
+            ax.fill_between(numbers, low, high, color=BLUE, alpha=0.15, lw=0, label="clients, min to max")
+            ax.plot(numbers, mean, color=BLUE, marker="o", ms=3, label="clients, mean")
         if "test" in evaluated[-1]:
             pool = [number(line.get("test", {}).get(key)) for line in evaluated]
             ax.plot(numbers, pool, color=ORANGE, label="whole test pool")

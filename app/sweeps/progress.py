@@ -6,10 +6,11 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import TaskID
 
-from espalier.app.comparison.runs import read_run
+from espalier.app.comparison.runs import POOL, read_run
 from espalier.app.ground.errors import UserError
 from espalier.app.reports.progress import bars
 from espalier.app.sweeps.grid import PlannedRun
+from espalier.clients.messages.train import ACCURACY, LOSS
 
 
 class SweepProgress:
@@ -115,7 +116,7 @@ def seconds_left(made: int, left: int, last: float, now: float) -> float:
 
 
 def _figures(path: Path) -> str:
-    """Return the figures over clients of a run, in words."""
+    """Return the figures over clients of a run in words, those on the test pool where there are none."""
     try:
         run = read_run(path)
     except UserError:  # another process has the folder just now
@@ -123,5 +124,6 @@ def _figures(path: Path) -> str:
     if run.lacking:
         return run.lacking
     figures = run.figures
-    names = [name for name in figures if name in ("accuracy", "loss", "personalised_accuracy")]
-    return ", ".join(f"{name} {figures[name]:.4f}" for name in names if figures[name] is not None) or "done"
+    names = [name if figures.get(name) is not None else POOL + name for name in (ACCURACY, LOSS)]
+    shown = [(name, figures.get(name)) for name in (*names, "personalised_accuracy")]
+    return ", ".join(f"{name} {figure:.4f}" for name, figure in shown if figure is not None) or "done"

@@ -61,6 +61,13 @@ def test_accuracy_rises_and_one_that_was_there_before_training_cost_nothing(fold
     assert figures(run, "accuracy=1.5") == dict.fromkeys(["rounds", "bytes", "seconds", "joules"]) | {"reached": 0}
 
 
+def test_a_figure_on_the_test_pool_has_targets_too(folder):
+    run = folder / "0"
+    losses = [line["test"]["loss"] for line in lines(run, "global")]
+    assert figures(run, f"test_loss={losses[1]!r}")["rounds"] == 2
+    assert figures(run, "test_accuracy=1.5")["reached"] == 0
+
+
 def test_a_setting_of_which_one_seed_never_gets_there_has_no_mean(folder):
     runs = finished_runs([folder])
     best = [min(line["loss"]["mean"] for line in run.lines) for run in runs]
@@ -98,4 +105,5 @@ def test_what_is_no_target_gets_one_line(folder, capsys, text):
 @pytest.mark.parametrize("name", ["f1", "simulated_seconds", "round", "scope"])
 def test_what_is_no_figure_over_clients_is_named_with_those_that_are(folder, capsys, name):
     assert main(["compare", str(folder), "--target", f"{name}>=0.5"]) == 2
-    assert capsys.readouterr().err == f"error: --target = {name!r}: allowed is figures of these runs: accuracy, loss\n"
+    names = "accuracy, loss, test_accuracy, test_loss"
+    assert capsys.readouterr().err == f"error: --target = {name!r}: allowed is figures of these runs: {names}\n"

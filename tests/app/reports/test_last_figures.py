@@ -21,7 +21,7 @@ from espalier.app.sweeps.progress import SweepProgress
 from espalier.app.wiring.clients import client_task
 from espalier.clients.client_app import make_client_app
 from tests.app.assembling import config_of, engine_of
-from tests.app.runs import lines, summary
+from tests.app.runs import lines, run_app, summary
 
 SETTINGS = {
     "report.plots": False,
@@ -89,6 +89,43 @@ def test_compare_and_sweeps_say_so(failed, tmp_path, capsys):
     with SweepProgress(Console(file=text, width=200), num_runs=1, already=0, rounds_left=3) as shown:
         shown.ended(planned, failed, "")
     assert NOBODY in text.getvalue()
+
+
+@pytest.fixture(scope="module")
+def pooled(tmp_path_factory):
+    """Return a run whose model is evaluated on the whole test pool alone."""
+    folder = tmp_path_factory.mktemp("runs") / "pooled"
+    return run_app(folder, num_clients=2, report_evaluate_clients=0.0)
+
+
+@pytest.mark.usefixtures("with_png")
+def test_where_clients_are_not_evaluated_at_all_compare_has_the_test_pool(pooled, tmp_path, capsys, figures):
+    target = ["--target", "test_accuracy=0.0"]
+    assert main(["compare", str(pooled), "--output", str(tmp_path / "out"), *target]) == 0
+    header, row, *about = (tmp_path / "out/comparison.txt").read_text().splitlines()
+    assert [" ".join(name.split()) for name in header.split("  ") if name][:3] == ["runs", "test loss", "test accuracy"]
+    assert row.split()[2] == f"{summary(pooled)['test']['accuracy']:.4f}"
+    assert NOBODY[:10] not in " ".join(about)
+    names = {f"test_{name}-over-{axis}.png" for name in FIGURES for axis in ("rounds", "bytes")}
+    assert {path.name for path in (tmp_path / "out").glob("*.png")} == names
+    (ax,) = figures["test_accuracy-over-rounds.png"].axes
+    tested = [line["test"]["accuracy"] for line in lines(pooled, "global")]
+    initial = json.loads((pooled / "round-0.json").read_text())["test"]["accuracy"]
+    assert ax.lines[0].get_ydata().tolist() == [initial, *tested]
+    assert ax.get_ylabel() == "test accuracy, whole test pool"
+    capsys.readouterr()
+    assert main(["compare", str(pooled), "--target", "accuracy=0.1"]) == 2
+    assert capsys.readouterr().err.endswith("allowed is figures of these runs: test_accuracy, test_loss\n")
+
+
+def test_and_so_have_sweeps_and_plots(pooled, tmp_path):
+    text = StringIO()
+    (planned,) = planned_runs(read_sweep(["seed=0", "global-rounds=2"]))
+    with SweepProgress(Console(file=text, width=200), num_runs=1, already=0, rounds_left=2) as shown:
+        shown.ended(planned, pooled, "")
+    test = summary(pooled)["test"]
+    assert f": test_accuracy {test['accuracy']:.4f}, test_loss {test['loss']:.4f}, sweep" in text.getvalue()
+    assert plots.draw_plots(tmp_path, "a run", lines(pooled, "global"))[0].name == "rounds.png"
 
 
 def test_a_summary_with_figures_of_an_earlier_model_is_read_as_one_without(failed, tmp_path):

@@ -95,6 +95,17 @@ def test_what_cannot_be_seen_has_no_place_in_the_legend_of_bytes(tmp_path, figur
 
 
 @pytest.mark.usefixtures("with_png")
+def test_rounds_in_which_no_client_was_evaluated_show_the_test_pool(tmp_path, figures):
+    first = {"scope": "global", "round": 1, "bytes": {}, "test": {"accuracy": 0.25, "mae": None, "loss": 2.0}}
+    draw_plots(tmp_path, "a run", [first, first | {"round": 2}])
+    axes = figures["rounds.png"].axes
+    assert [ax.get_ylabel() for ax in axes] == ["test accuracy", "test loss"]
+    assert legend_of(axes[0]) == ["whole test pool"]
+    assert axes[0].lines[0].get_ydata().tolist() == [0.25, 0.25]
+    assert "clients.png" not in figures
+
+
+@pytest.mark.usefixtures("with_png")
 def test_a_run_that_sends_nothing_says_so(tmp_path, figures):
     draw_plots(tmp_path, "a run", [line(1, {0: 0.5}) | {"bytes": {}}])
     (ax,) = figures["bytes.png"].axes
