@@ -316,6 +316,8 @@ def test_tables_say_mean_and_deviation(folder):
         assert f"  {written}  " in as_text(groups, columns, spread)
         assert rf"${written}$".replace("+-", r"\pm") in as_latex(groups, columns, spread)
         assert spread.about in as_text(groups, columns, spread)
+        of_clients = "standard deviation (n) over those of each run's clients that were evaluated"
+        assert of_clients in as_text(groups, columns, spread)
     single = grouped([groups[0].runs[0], groups[1].runs[0]])
     assert " & 1 & $" not in as_latex(single, columns, STD)  # no deviation of one run
 
