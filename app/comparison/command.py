@@ -11,13 +11,14 @@ from espalier.app.comparison.curves import AXES, Axis, Curve, check_curves, curv
 from espalier.app.comparison.figures import draw_curves, setting
 from espalier.app.comparison.groups import Group, chosen_if_readable, grouped, without_repeats
 from espalier.app.comparison.looks import looks_of
-from espalier.app.comparison.runs import POOL, FinishedRun, read_run, write_runs
+from espalier.app.comparison.runs import FinishedRun, read_run, write_runs
 from espalier.app.comparison.spread import OPTION as SPREAD
 from espalier.app.comparison.spread import SPREADS, STD, Spread, spread_named
 from espalier.app.comparison.tables import as_csv, as_latex, as_text, columns_of, figure_names
 from espalier.app.comparison.targets import OPTION, target_of, with_target
 from espalier.app.ground.durable import replace_text
 from espalier.app.ground.errors import UserError, bad_value
+from espalier.app.ground.fields import POOL
 from espalier.app.ground.logs import quiet_flower
 from espalier.app.page.command import PAGE, write_page
 from espalier.app.page.runs import Runs

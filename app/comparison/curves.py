@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from espalier.app.comparison.groups import Group
-from espalier.app.comparison.runs import MEAN, OVER_CLIENTS, POOL, FinishedRun
+from espalier.app.comparison.runs import MEAN, FinishedRun
 from espalier.app.comparison.spread import OverSeeds, over_seeds
+from espalier.app.ground.fields import OVER_CLIENTS, POOL
 from espalier.app.ground.figures import is_figure
 from espalier.app.meters.bytes import EVALUATION
 from espalier.app.reports.folder import damaged

@@ -17,8 +17,8 @@ from matplotlib.transforms import offset_copy
 from espalier.app.comparison.curves import OWN, Axis, Curve
 from espalier.app.comparison.groups import Group
 from espalier.app.comparison.looks import Look
-from espalier.app.comparison.runs import POOL
 from espalier.app.comparison.spread import Spread
+from espalier.app.ground.fields import POOL
 from espalier.app.ground.pictures import GREY, write_picture
 from espalier.app.ground.pictures import STYLE as PICTURES
 from espalier.app.settings.sections import VIDEO_CACHING

@@ -9,6 +9,7 @@ from typing import Any
 
 from espalier.app.ground.durable import replace_text
 from espalier.app.ground.errors import UserError
+from espalier.app.ground.fields import OVER_CLIENTS, POOL
 from espalier.app.ground.figures import is_figure
 from espalier.app.reports.folder import ResultsFolder, damaged
 from espalier.app.reports.initial import initial_figures_of
@@ -21,8 +22,6 @@ from espalier.app.settings.sections import Stop
 
 MEAN, STD = "mean", "std"
 OF_PLANS = ("late", "spare", "edge_rounds_without_anybody", "edge_rounds_short", "edge_rounds_unconverged")
-POOL = "test_"  # before the name of a figure on the whole test pool
-OVER_CLIENTS = "_std_over_clients"  # behind the name of a figure whose mean over clients is reported
 
 
 @dataclass(frozen=True)

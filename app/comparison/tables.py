@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 from io import StringIO
 
 from espalier.app.comparison.groups import Group
-from espalier.app.comparison.runs import OVER_CLIENTS, POOL
 from espalier.app.comparison.spread import SPREADS, Spread
 from espalier.app.ground.errors import bad_value
+from espalier.app.ground.fields import OVER_CLIENTS, POOL
 
 # Figures that no column of the other tables has unless it is asked for: those on the whole test pool, which are there
 # where a run has none over clients, and counts.

@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from espalier.app.comparison.curves import AXES, points_of
-from espalier.app.comparison.runs import MEAN, POOL, FinishedRun
+from espalier.app.comparison.runs import MEAN, FinishedRun
 from espalier.app.ground.errors import bad_value
+from espalier.app.ground.fields import POOL
 from espalier.clients.messages.train import ACCURACY, LOSS
 
 OPTION = "--target"

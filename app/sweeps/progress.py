@@ -6,8 +6,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import TaskID
 
-from espalier.app.comparison.runs import POOL, read_run
+from espalier.app.comparison.runs import read_run
 from espalier.app.ground.errors import UserError
+from espalier.app.ground.fields import POOL
 from espalier.app.reports.progress import bars
 from espalier.app.sweeps.grid import PlannedRun
 from espalier.clients.messages.train import ACCURACY, LOSS

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from espalier.app.ground.errors import FAULTS
-from espalier.app.ground.fields import FIELDS
+from espalier.app.ground.fields import COLUMNS, FIELDS
 from espalier.app.ground.object_spec import error_line
 from espalier.app.tasks.split_trial import check_blocks, try_cut
 from espalier.app.tasks.task import Task
@@ -57,7 +57,8 @@ def check_fit(task: Task, tried: Tried, *, seed: int, splits_for: str, has_pool:
     if has_pool:
         with seeded_torch(seed, CPU):
             before = torch.default_generator.get_state()
-            try_out(tried, task.new_model, task.test_examples(), task.training, task.objective.loss, FIELDS)
+            taken = FIELDS | COLUMNS
+            try_out(tried, task.new_model, task.test_examples(), task.training, task.objective.loss, taken)
             draws = not torch.equal(before, torch.default_generator.get_state())
         if draws and task.side_by_side and not has_dropout(task.new_model()):
             raise MisfitError("one that draws nothing from PyTorch's generator, for its side_by_side = True")

@@ -11,9 +11,10 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from espalier.app.ground.errors import FAULTS
+from espalier.app.ground.fields import columns_beside
 from espalier.app.ground.object_spec import error_and_place
 from espalier.clients.gradients import Loss
-from espalier.clients.messages.train import TAKEN_BEGINNINGS, is_own_figure
+from espalier.clients.messages.train import ACCURACY, LOSS, TAKEN_BEGINNINGS, is_own_figure
 from espalier.clients.shared.nested import concatenate, rows_on, tensors_of
 from espalier.clients.shared.text import LONGEST_NAME, is_name
 from espalier.clients.task import Examples, LocalTraining
@@ -147,6 +148,8 @@ def check_metrics(tried: Tried, model: nn.Module, examples: Examples, taken_name
         if not isinstance(name, str) or not is_name(name):
             wanted = f"one whose metrics() have names of 1 to {LONGEST_NAME} characters that can be printed"
             raise MisfitError(f"{wanted}, not {name!r}")
+    taken_names |= columns_beside((*figures, ACCURACY, LOSS))
+    for name in figures:
         if name in taken_names or not is_own_figure(name):
             beginnings = ", ".join(map(repr, TAKEN_BEGINNINGS))
             wanted = "one whose metrics() have names that a run does not use itself, and that do not begin with"

@@ -335,7 +335,10 @@ class Fails(Points):
         return inputs
 
 
-TAKEN = ("loss", "num-examples", "train_loss", "round", "clients", "validation-accuracy", "top-1")
+TAKEN = (
+    *("loss", "num-examples", "train_loss", "round", "clients", "validation-accuracy", "top-1"),
+    *("seed", "alpha", "rounds", "uplink_bytes", "test_loss", "best_accuracy", "loss_std_over_clients"),
+)
 
 
 class Rare(Points):

@@ -18,7 +18,7 @@ from espalier.app.comparison.curves import AXES, Curve, curves, points_of, toget
 from espalier.app.comparison.figures import draw_curves, first_steps, powers_of_ten, setting
 from espalier.app.comparison.groups import Group, grouped, without_repeats
 from espalier.app.comparison.looks import looks_of
-from espalier.app.comparison.runs import OVER_CLIENTS, FinishedRun, is_over, is_surely_over, read_run
+from espalier.app.comparison.runs import FinishedRun, is_over, is_surely_over, read_run
 from espalier.app.comparison.spread import CI95, STD, OverSeeds, half_width, over_seeds
 from espalier.app.comparison.tables import (
     _latex,
@@ -32,6 +32,8 @@ from espalier.app.comparison.tables import (
     rounded,
     with_spread,
 )
+from espalier.app.config.parse import KEYS
+from espalier.app.ground.fields import COLUMNS, FIELDS, OVER_CLIENTS, columns_beside
 from espalier.app.reports.final import report_again
 from espalier.app.reports.owner import disown, own
 from espalier.app.sweeps.grid import planned_runs, read_sweep, run_by_folder
@@ -119,6 +121,20 @@ def test_compare_writes_tables_curves_and_figures_and_prints_where(folder, tmp_p
         .read_text()
         .startswith("alpha,figure,over,x,mean,std,ci95,runs\n0.1,accuracy,rounds,0,")
     )
+
+
+def test_the_columns_of_tables_are_all_known(folder, tmp_path):
+    assert {key for key in KEYS if "." not in key} <= COLUMNS
+    split = SHORT | {"algorithm": "phsfl", "validation_share": 0.2, "global_rounds": 1}
+    other, own = run_app(tmp_path / "runs/1", **split), run_app(tmp_path / "runs/2", **SHORT, algorithm="ditto")
+    measured, seen = {"accuracy", "loss"}, set()
+    for runs in (folder, tmp_path / "runs"):
+        assert main(["compare", str(runs), "--output", str(tmp_path / "out"), "--target", "loss=1.0"]) == 0
+        seen |= set((tmp_path / "out/runs.csv").read_text().splitlines()[0].split(","))
+    for run in (folder / "0.1-0", other, own):
+        seen |= set((run / "clients.csv").read_text().splitlines()[0].split(","))
+    assert seen <= measured | columns_beside(measured) | COLUMNS | FIELDS | set(KEYS)
+    assert seen >= COLUMNS - set(KEYS) - {"case", "spare"}
 
 
 def test_a_run_that_was_made_twice_counts_once(folder, tmp_path):
