@@ -25,8 +25,10 @@ from espalier.app.settings.sections import VIDEO_CACHING
 from espalier.app.tasks.schemes import in_words
 
 WIDTH_INCHES, HEIGHT_INCHES = 3.5, 2.3
-LEGEND_ROW_INCHES = 0.14
-CHARACTERS = 58  # of the title's size that a column takes
+ROW_INCHES = 0.14  # of text
+CHARACTERS = 58  # of the title's size that a column takes at most
+TITLE_LINES = 2  # that the height has room for
+MARGIN = 0.02  # right of the title, as a share of the width
 END_MARKERS = dict(zip(OWN.values(), ("*", "h"), strict=True))
 END_POINTS = 9  # between the end of curves and such a marker, and from one to the next
 HIDES = 20  # times as long: a curve that is a vertical line beside the other
@@ -73,7 +75,7 @@ def draw_curves(
     columns = 2 if max(map(len, labels), default=0) <= 26 else 1
     rows = -(-len(labels) // columns)
     with matplotlib.rc_context(STYLE):
-        drawn = Figure(figsize=(WIDTH_INCHES, HEIGHT_INCHES + rows * LEGEND_ROW_INCHES), layout="constrained")
+        drawn = Figure(figsize=(WIDTH_INCHES, HEIGHT_INCHES + rows * ROW_INCHES), layout="constrained")
         ax = drawn.subplots()
         for curve in curves:
             _draw(ax, curve, looks[curve.place], curve.group.label if len(curves) > 1 else "", spread)
@@ -93,13 +95,24 @@ def draw_curves(
             else:
                 ax.xaxis.set_major_locator(MaxNLocator(5))
             ax.xaxis.set_major_formatter(EngFormatter(axis.unit))
-        ax.set_title("\n".join(wrap(title, CHARACTERS)), loc="left")
         ax.spines[["top", "right"]].set_visible(False)
         ax.grid(axis="y", alpha=0.3)
         if rows:
             drawn.legend(loc="outside lower center", ncols=columns, frameon=False, labelspacing=0.2, borderpad=0.1)
+        _set_title(ax, drawn, title)
         name = re.sub(r"[^\w.+-]", "-", figure)  # a metric of a task's own may be called anything
         return write_picture(folder / f"{name}-over-{axis.name}.png", drawn, dpi=300)
+
+
+def _set_title(ax: Axes, figure: Figure, words: str) -> None:
+    """Write a title above all else in lines as long as there is room for, and make room for many of them."""
+    figure.draw_without_rendering()  # now it is known where the axes begin
+    for characters in range(CHARACTERS, 0, -1):
+        lines = wrap(words, characters)
+        title = ax.set_title("\n".join(lines), loc="left")
+        if title.get_window_extent().x1 <= (1 - MARGIN) * figure.bbox.x1:
+            break
+    figure.set_figheight(figure.get_figheight() + max(len(lines) - TITLE_LINES, 0) * ROW_INCHES)
 
 
 def powers_of_ten(low: float, high: float) -> list[float]:

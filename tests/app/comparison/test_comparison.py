@@ -10,6 +10,7 @@ from statistics import fmean, stdev
 
 import numpy as np
 import pytest
+from matplotlib.text import Text
 from scipy import stats
 
 from espalier.app.command_line import main
@@ -244,6 +245,23 @@ def test_what_clients_end_with_is_a_marker_within_the_figure(tmp_path, figures):
         assert high >= max(0.9, 0.6 + wide)
         ends = [star.get_window_extent().x0 for star in stars]
         assert ax.bbox.x0 < ends[0] < ends[1] < figure.bbox.x1
+
+
+@pytest.mark.parametrize(
+    "words", ["h-fedavg, femnist, 100 clients, Dir(0.1) by classes, 10 seeds (band: 1 std)", "W" * 200, "short"]
+)
+def test_a_title_is_within_its_figure_whatever_it_says(tmp_path, figures, words, with_pdf):
+    curve = Curve(0, Group({}, []), np.arange(3.0), [over_seeds([y]) for y in (0.0, 1.0, 2.0)])
+    draw_curves(tmp_path, [curve], looks_of([curve.group]), AXES[1], "loss", words, STD)
+    figure = figures["loss-over-bytes.png"]
+    (ax,) = figure.axes
+    (title,) = ax.findobj(lambda one: isinstance(one, Text) and one.get_text() == ax.get_title("left"))
+    assert "".join(title.get_text().split()) == "".join(words.split())
+    box = title.get_window_extent()
+    assert 0 <= box.x0 <= box.x1 <= figure.bbox.x1
+    assert ax.bbox.y1 <= box.y0 <= box.y1 <= figure.bbox.y1
+    assert ax.bbox.x1 == pytest.approx(figure.bbox.x1, rel=0.05)
+    assert ax.bbox.height > 0.5 * 2.3 * figure.dpi
 
 
 @pytest.mark.usefixtures("with_png")
