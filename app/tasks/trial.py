@@ -23,6 +23,8 @@ from espalier.clients.whole.training import make_optimizer
 
 CPU = torch.device("cpu")
 FEW = 32  # examples to evaluate on first
+# Characters of a figure's name, which is sent with one of the run's own beginnings too.
+LONGEST_FIGURE = LONGEST_NAME - max(map(len, TAKEN_BEGINNINGS))
 
 
 class MisfitError(ValueError):
@@ -145,8 +147,8 @@ def check_metrics(tried: Tried, model: nn.Module, examples: Examples, taken_name
         with named("one whose metrics(outputs, labels) returns numbers by name", tried):
             figures = figures_of(tried, model, examples, torch.arange(len(examples)))
     for name in figures:
-        if not isinstance(name, str) or not is_name(name):
-            wanted = f"one whose metrics() have names of 1 to {LONGEST_NAME} characters that can be printed"
+        if not isinstance(name, str) or not 0 < len(name) <= LONGEST_FIGURE or not is_name(name):
+            wanted = f"one whose metrics() have names of 1 to {LONGEST_FIGURE} characters that can be printed"
             raise MisfitError(f"{wanted}, not {name!r}")
     taken_names |= columns_beside((*figures, ACCURACY, LOSS))
     for name in figures:

@@ -300,7 +300,8 @@ class Misfit(Points):
         return kinds.get(self.wrong, torch.optim.SGD)(parameters, lr=learning_rate)
 
     def metrics(self, outputs, labels):
-        figures = {"no mapping": None, "no number": {"a": "much"}, "list": {"a": torch.ones(3)}, "unnamed": {"": 1.0}}
+        figures = {"no mapping": None, "no number": {"a": "much"}, "list": {"a": torch.ones(3)}}
+        figures |= {"unnamed": {"": 1.0}, "long": {"a" * 90: 1.0}}
         return figures.get(self.wrong, {self.wrong: 1.0} if self.wrong in TAKEN else {})
 
 

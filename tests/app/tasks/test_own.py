@@ -105,7 +105,8 @@ MISFITS = [
     ("no mapping", FIGURES + "TypeError: it returns a NoneType)"),
     ("no number", FIGURES + "ValueError: could not convert string to float"),
     ("list", FIGURES),
-    ("unnamed", "one whose metrics() have names of 1 to 100 characters that can be printed, not ''"),
+    ("unnamed", "one whose metrics() have names of 1 to 89 characters that can be printed, not ''"),
+    ("long", "one whose metrics() have names of 1 to 89 characters that can be printed, not 'aaaaa"),
     *(
         (
             name,
