@@ -71,7 +71,9 @@ def array_fault(arrays: ArrayRecord, reference: ArrayRecord) -> str:
             values, dtype = _values_in_shape(arrays[name], expected), np.dtype(expected.dtype)
         except (ValueError, TypeError) as error:
             return f"array {name!r} {error}"
-        if dtype.kind not in "biufc" or values.dtype.kind != dtype.kind:
+        if dtype.kind == "c":
+            return f"array {name!r} is complex, expected real numbers: hold its two parts"
+        if dtype.kind not in "biuf" or values.dtype.kind != dtype.kind:
             return f"array {name!r} has dtype {values.dtype}, expected {dtype}"
         if not is_finite(values, dtype):
             return f"array {name!r} holds NaN or Inf"

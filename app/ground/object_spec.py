@@ -73,7 +73,8 @@ def parse_object(text: str) -> tuple[str, str, tuple[tuple[str, Any], ...]]:
     try:
         node = ast.parse(call_text, mode="eval").body
         call = node if isinstance(node, ast.Call) else ast.Call(node, [], [])
-        if not isinstance(call.func, ast.Name) or call.args:
+        names = [k.arg for k in call.keywords]
+        if not isinstance(call.func, ast.Name) or call.args or len({*names}) < len(names):
             raise ValueError
         parameters = tuple((str(k.arg), ast.literal_eval(k.value)) for k in call.keywords)
     except (SyntaxError, ValueError, RecursionError, MemoryError):

@@ -95,6 +95,9 @@ def check_weights(task: Task, tried: Tried) -> None:
             torch.empty(0, dtype=weights.dtype).numpy()
         except TypeError:
             raise MisfitError(f"one whose weights NumPy has a type for, not {weights.dtype} as {name}") from None
+        if weights.is_complex():
+            wanted = f"one whose weights are real numbers, not {weights.dtype} as {name}: hold its two parts, which"
+            raise MisfitError(f"{wanted} torch.view_as_complex puts together")
         if not (is_lazy(weights) or weights.isfinite().all()):
             wanted = f"one whose weights begin finite, not NaN or Inf as {name}: a buffer that is a constant, such"
             raise MisfitError(f"{wanted} as a mask, does not travel with persistent=False")

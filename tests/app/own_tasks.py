@@ -237,6 +237,15 @@ class Typed(Points):
         return tuple(part.to(self.dtype) for part in inputs)
 
 
+class Spectral(Points):
+    """A model with complex weights."""
+
+    def model(self):
+        model = super().model()
+        model.register_parameter("spectrum", nn.Parameter(torch.ones(2, dtype=torch.complex64)))
+        return model
+
+
 class Join(nn.Module):
     def forward(self, inputs):
         return torch.stack(inputs, dim=1)

@@ -75,6 +75,7 @@ def test_the_seed_decides_its_weights_and_the_generator_is_left_alone():
             "allowed is 'auto', 'small-cnn', 'cnn', 'resnet18', 'resnet18-imagenet', 'resnet50', or",
         ),
         ("fedavg", own("linear(3)"), "allowed is a name, or package.module:NAME(argument=value, ...) of your own"),
+        ("fedavg", own("linear(outputs=7,outputs=10)"), "allowed is a name, or package.module:NAME(argument=value, "),
         ("fedavg", own("linear(size=3)"), "allowed is what takes input_shape, size and does not fail (TypeError: lin"),
         ("fedavg", own("failing"), "allowed is what takes num_classes and does not fail (RuntimeError: no such weig"),
         ("fedavg", own("constant"), "allowed is a function or a class, not a int"),

@@ -18,6 +18,7 @@ from .masks import Masked
 MOST_CLIENTS = 1024  # of a sum
 _LARGEST = 2.0**20  # of a loss, and of a number beside the model
 _PARTS = 2.0**32  # into which these are divided
+_EXACT = 2**53  # whole numbers up to this one are exact in double precision
 _WEIGHT, _LOSS, _CLIPPED = range(3)  # the first exact numbers
 
 
@@ -190,7 +191,8 @@ def encoded(part: Part, form: Form, scale: Scale) -> Masked:
     Raises
     ------
     ValueError
-        If the model is not of the form, it weighs more than the largest weight, or a number is not finite.
+        If the model is not of the form, it weighs more than the largest weight, a number is not finite, or a counter
+        changed by so much that the sum of all would not be exact.
     """
     if not 0 < part.weight <= scale.most_weight:
         raise ValueError(f"it weighs {part.weight}, and the edge allows for {scale.most_weight} at most")
@@ -206,7 +208,7 @@ def encoded(part: Part, form: Form, scale: Scale) -> Masked:
         values.append(np.rint(inside * (factor * scale.levels / scale.clip)).astype(np.int64).astype(np.uint32))
     loss = min(max(part.loss or 0.0, -_LARGEST), _LARGEST)
     exact = [np.array([part.weight, _parts(loss, share), clipped], np.int64)]
-    exact += [np.rint(updates[name] * part.weight).astype(np.int64) for name in form.integers]
+    exact += [_counts(name, updates[name] * part.weight, scale) for name in form.integers]
     exact += [np.array([_parts(float(told[name]), 1.0)], np.int64) for name in form.numbers]
     return Masked(np.concatenate([np.zeros(0, np.uint32), *values]), np.concatenate(exact).view(np.uint64))
 
@@ -269,6 +271,13 @@ def _numbers(name: str, tensor: Tensor, shape: Collection[int]) -> np.ndarray:
     if not np.isfinite(numbers).all():
         raise ValueError(f"its {name} holds NaN or Inf")
     return numbers
+
+
+def _counts(name: str, numbers: np.ndarray, scale: Scale) -> np.ndarray:
+    most = _EXACT // scale.clients
+    if numbers.size and np.abs(numbers).max() > most:
+        raise ValueError(f"its {name} changes by more than is summed exactly, {most:.3g} times weight")
+    return np.rint(numbers).astype(np.int64)
 
 
 def _parts(number: float, share: float) -> int:

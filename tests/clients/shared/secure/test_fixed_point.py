@@ -109,3 +109,12 @@ def test_a_sum_that_no_clients_make_is_refused():
     noise = Masked(*(own.copy() for own in vars(Masked.mask(bytes(32), *form.sizes)).values()))
     with pytest.raises(ValueError, match="none of what clients can send"):
         decoded(noise, form, scale, 2)
+
+
+def test_a_counter_whose_sum_would_wrap_is_refused():
+    sent, scale = {"n": torch.tensor([0])}, Scale(8.0, 3, 1000)
+    form, most = Form(sent), 2**53 // 3 // 1000
+    made = [Part({"n": torch.tensor([most])}, 1000) for _ in range(3)]
+    assert in_form(decoded(sum_of(made, form, scale), form, scale, 3).model, form)["n"].tolist() == [most]
+    with pytest.raises(ValueError, match="its n changes by more than is summed exactly"):
+        encoded(Part({"n": torch.tensor([most + 1])}, 1000), form, scale)
