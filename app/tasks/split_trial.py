@@ -2,10 +2,12 @@
 
 from dataclasses import replace
 from functools import partial
+from math import isclose
 
 import torch
 from torch import Tensor, nn
 
+from espalier.app.tasks.task import Task
 from espalier.app.tasks.trial import CPU, MisfitError, Tried, named
 from espalier.clients.gradients import compute_gradients
 from espalier.clients.messages.frames import Format, as_received
@@ -13,6 +15,7 @@ from espalier.clients.messages.split_names import INDICES
 from espalier.clients.shared.arrays import as_computed, as_travels
 from espalier.clients.shared.cut import Cut, as_blocks, copied
 from espalier.clients.shared.generators import seeded_torch
+from espalier.clients.shared.nested import rows_on
 from espalier.clients.split.session import Session, SessionTerms
 from espalier.clients.task import ClientTask, LocalTraining
 from espalier.clients.whole.training import make_optimizer, round_batches
@@ -22,6 +25,7 @@ from espalier.strategies.split.shapes import check_activations, check_lengths, f
 
 # Largest difference of gradients, relative to the largest of all. They are the same to the bit but for rare layers.
 TOLERANCE = 1e-3
+TRIED = 256  # examples in parts
 ONE_AFTER_THE_OTHER = (
     "one whose model computes what its blocks do, one after the other (a forward() or hooks of the model's own, and "
     "hooks of weights, are in no block; blocks_of(model, at) makes blocks of such a model)"
@@ -43,6 +47,24 @@ def check_blocks(model: nn.Sequential, example: object) -> None:
 def _seeded(model: nn.Module, example: object) -> Tensor:
     with seeded_torch(0, CPU):  # there are models that draw in evaluations too
         return model(example)
+
+
+@torch.no_grad()
+def loss_adds_up(task: Task, model: nn.Module) -> bool:
+    """Return whether the loss of a mini-batch is the mean over its parts by their sizes, as of examples' own losses.
+
+    With weights of classes, say, it is another mean. The parts tried are test examples with small and large labels.
+    """
+    pool = task.test_examples()
+    rows = pool.labels.reshape(len(pool), -1)[:, 0].argsort(stable=True)[:: max(1, len(pool) // TRIED)]
+    outputs = _seeded(model.eval(), task.normaliser()(rows_on(pool.inputs, rows, CPU)))
+    first = len(rows) // 3
+    whole, *parts = (
+        float(task.objective.loss(outputs[part], pool.labels[rows[part]])) * len(rows[part])
+        for part in (slice(None), slice(first), slice(first, None))
+        if len(rows[part])
+    )
+    return isclose(whole, sum(parts), rel_tol=TOLERANCE)
 
 
 def try_cut(tried: Tried, client: ClientTask, cut: Cut, form: Format | None) -> None:

@@ -22,6 +22,7 @@ from espalier.app.meters.seconds import SecondsMeter
 from espalier.app.planning.world import PlannedWorld
 from espalier.app.tasks.common import compute_device
 from espalier.app.tasks.recording import check_cuda_graph
+from espalier.app.tasks.split_trial import loss_adds_up
 from espalier.app.tasks.stacking import check_stack
 from espalier.app.tasks.task import Task
 from espalier.app.wiring.cloud import check_averages
@@ -98,6 +99,9 @@ def checked_task(config: RunConfig) -> tuple[Task, nn.Module]:
     if config.trains_by_stream and config.stream.micro_batches > 1 and task.label_shape:
         allowed = "1 for a task with several labels for each example: its loss is a mean over labels, not examples"
         raise bad_value("stream.micro-batches", config.stream.micro_batches, allowed)
+    if config.trains_by_stream and config.stream.micro_batches > 1 and not loss_adds_up(task, model):
+        allowed = "1 for a loss whose mean over a mini-batch is not that of its examples' losses: of classes that weigh"
+        raise bad_value("stream.micro-batches", config.stream.micro_batches, f"{allowed} differently, say")
     device = compute_device(config.device)
     if config.decided.stack:
         check_stack(config.stack, task, model, device, tried)

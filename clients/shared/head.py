@@ -20,7 +20,8 @@ def fine_tuned(
     Parameters
     ----------
     head : nn.Module
-        To start from; it stays as it is. Weights that travel nowhere (`espalier.clients.whole.frozen`) do not train.
+        To start from; it stays as it is. Weights without ``requires_grad``, and those that travel nowhere
+        (`espalier.clients.whole.frozen`), do not train.
     batches : Iterable[tuple[Tensor, Tensor]]
         What comes into the head, of shape (N, ...), and labels of shape (N,).
     learning_rate : float
@@ -38,7 +39,9 @@ def fine_tuned(
     head = copied(head)
     trains = head.state_dict().keys() if only is None else head.state_dict().keys() & set(only)
     for name, weight in head.named_parameters():
-        weight.requires_grad_(name in trains)
+        weight.requires_grad_(weight.requires_grad and name in trains)
+    if not any(weight.requires_grad for weight in head.parameters()):
+        return head
     for inputs, labels in batches:
         head.zero_grad()
         loss(head(inputs), labels).backward()

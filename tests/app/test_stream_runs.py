@@ -225,6 +225,13 @@ BAD = [
             "whose statistics are those of whole",
         ],
     ),
+    (
+        "stream.micro-batches=2 task=tests.app.own_tasks:Weighing",
+        [
+            "stream.micro-batches = 2",
+            "allowed is 1 for a loss whose mean over a mini-batch is not that of its examples",
+        ],
+    ),
     ("stream.timeout=1e12", ["stream.timeout = 1000000000000.0", "86400"]),
     ("deploy.edge-clients=1", ["deploy.edge-clients = 1", "deploy.role = 'edge'"]),
 ]

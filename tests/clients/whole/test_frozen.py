@@ -55,10 +55,12 @@ def test_a_whole_model_can_be_loaded():
     assert torch.equal(one[0].weight, whole["0.weight"])
 
 
-def test_a_head_is_fine_tuned_without_them_also_where_all_of_it_was_frozen():
+def test_a_head_is_fine_tuned_without_them_and_stays_as_it_is_where_all_of_it_is_frozen():
     head = model()[2]
-    head.requires_grad_(False)  # as PHSFL does while it trains
     tuned = fine_tuned(head, [(torch.ones(2, 4), torch.tensor([0, 1]))], 0.5, cross_entropy)
     assert torch.equal(tuned[0].weight, head[0].weight)
     moved = {name for name, weight in tuned.state_dict().items() if not torch.equal(weight, head.state_dict()[name])}
     assert moved == {"0.bias", "1.weight", "1.bias"}
+    head.requires_grad_(False)
+    still = fine_tuned(head, [(torch.ones(2, 4), torch.tensor([0, 1]))], 0.5, cross_entropy)
+    assert all(torch.equal(weight, head.state_dict()[name]) for name, weight in still.state_dict().items())

@@ -47,6 +47,26 @@ def test_the_global_model_and_all_heads_of_phsfl_are_the_same_at_every_cut():
             assert dict(others.metrics[node_id]) == pytest.approx(dict(personal.metrics[node_id]), rel=1e-13)
 
 
+def model_with_a_fixed_bias():
+    model = model_with_dropout()
+    model.head.bias.requires_grad_(False)
+    return model
+
+
+def test_what_the_model_does_not_train_is_not_fine_tuned():
+    federation = Federation(model_with_a_fixed_bias, sizes=(20, 14))
+    grid = federation.grid()
+    members = [profile.node_id for profile in ask_profiles(grid)]
+    edge = federation.split(SplitFedV1, every(2))("edge-0", 2)
+    model = federation.make_model()
+    arrays = ArrayRecord(model.state_dict())
+    result = converse(grid, {"": edge.personalise(arrays, FineTuning(3, 0.05), MemberGrid(grid, members))})[""]
+    for node_id in members:
+        head = {name.split(".")[-1]: array.numpy() for name, array in result.heads[node_id].items()}
+        assert (head["bias"] == model.head.bias.numpy()).all()
+        assert (head["weight"] != model.head.weight.detach().numpy()).any()
+
+
 def test_a_head_is_k_steps_of_sgd_on_its_clients_mini_batches_all_else_at_rest():
     federation = Federation(model_with_dropout_and_norm, sizes=(20, 33, 14))
     federation.tasks = [replace(task, seed=1) for task in federation.tasks]
