@@ -127,14 +127,26 @@ def check_training(
 
 
 def check_state(used: nn.Module, new: nn.Module) -> None:
-    """Raise MisfitError unless a model that was used has the weights and buffers of a new one: such models travel."""
+    """Raise MisfitError unless a model that was used has the weights and buffers of a new one: such models travel.
+
+    What does not travel has to stay as it is: clients take turns at one model.
+    """
     if changed := sorted(used.state_dict().keys() ^ new.state_dict().keys()):
         wanted = "one whose model keeps its weights and buffers when it computes: another model can't take"
         raise MisfitError(f"{wanted} {changed[0]}; a buffer of its own does not travel with persistent=False")
+    now = dict(used.named_buffers())
+    for name, buffer in new.named_buffers():
+        if name not in new.state_dict() and not (name in now and _are_same(now[name], buffer)):
+            wanted = "one whose buffers with persistent=False stay as they are, for no message holds them:"
+            raise MisfitError(f"{wanted} {name} changes when it computes")
     for name, weights in new.state_dict().items():
         if not is_lazy(weights) and weights.shape != (now := used.state_dict()[name]).shape:
             forms = f"{tuple(now.shape)}, not {tuple(weights.shape)}"
             raise MisfitError(f"one whose model keeps the shapes of its weights and buffers: {name} becomes {forms}")
+
+
+def _are_same(buffer: Tensor, other: Tensor) -> bool:
+    return torch.equal(buffer.nan_to_num(), other.nan_to_num())  # a mask may hold NaN
 
 
 def check_metrics(tried: Tried, model: nn.Module, examples: Examples, taken_names: frozenset[str]) -> None:

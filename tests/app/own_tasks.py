@@ -237,6 +237,20 @@ class Typed(Points):
         return tuple(part.to(self.dtype) for part in inputs)
 
 
+class Counting(Points):
+    """A model that counts its steps where no message holds them."""
+
+    def model(self):
+        model = super().model()
+        model.body.register_buffer("steps", torch.zeros(()), persistent=False)
+        model.body.register_forward_hook(count_step)
+        return model
+
+
+def count_step(body, inputs, outputs):
+    body.steps += 1
+
+
 class Spectral(Points):
     """A model with complex weights."""
 

@@ -43,6 +43,7 @@ def own(name):
             "allowed is one whose client_data(0, 8, 0) gives client 0 Examples to train on, at least one, with a ",
         ),
         (own("Narrow"), "allowed is one whose model takes its data (TypeError: "),
+        (own("Counting"), "allowed is one whose buffers with persistent=False stay as they are, for no message holds "),
         (own("Spectral"), "allowed is one whose weights are real numbers, not torch.complex64 as spectrum"),
         (own("Typed(dtype='bfloat16')"), "allowed is one whose weights NumPy has a type for, not torch.bfloat16 as "),
         (
