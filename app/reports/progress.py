@@ -110,8 +110,10 @@ class LogProgress(Observer):
 
 
 def _figures(line: dict[str, Any]) -> str:
-    names = figure_names(line.get("test"))
-    means = [mean for name in names if (mean := (line.get(name) or {}).get("mean")) is not None]
-    if len(means) < len(names):
+    """Return means over clients in words; where no client was evaluated, figures on the test pool."""
+    names, on_pool = figure_names(line.get("test")), "test" in line and "clients" not in line
+    figures = [line["test"].get(name) if on_pool else (line.get(name) or {}).get("mean") for name in names]
+    if None in figures:
         return ""
-    return "".join(f"  {name} {in_digits(mean)}" for name, mean in zip(names, means, strict=True))
+    of = "test " if on_pool else ""
+    return "".join(f"  {of}{name} {in_digits(figure)}" for name, figure in zip(names, figures, strict=True))

@@ -3,6 +3,7 @@
 import os
 import re
 
+import pytest
 from rich.console import Console
 
 from espalier.app.command_line import main
@@ -51,9 +52,10 @@ def test_a_file_gets_a_line_per_round_and_a_terminal_a_bar(monkeypatch, tmp_path
     os.close(master)
 
 
-def test_the_command_prints_each_round_once_where_its_output_is_no_terminal(tmp_path, capsys):
+@pytest.mark.parametrize(("share", "of"), [(1.0, ""), (0.0, "test ")])
+def test_the_command_prints_each_round_once_where_its_output_is_no_terminal(tmp_path, capsys, share, of):
     given = ["algorithm=fedavg", "num-clients=2", "global-rounds=3", "batches-per-epoch=1", "report.plots=false"]
-    assert main([*given, f"output-dir={tmp_path / 'run'}"]) == 0
+    assert main([*given, f"report.evaluate-clients={share}", f"output-dir={tmp_path / 'run'}"]) == 0
     rounds = [line for line in capsys.readouterr().out.splitlines() if line.startswith("round ")]
-    pattern = r"round (\d)/3  accuracy [01]\.\d{4}  loss \d+\.\d{4}  ETA \d+:\d\d"
+    pattern = rf"round (\d)/3  {of}accuracy [01]\.\d{{4}}  {of}loss \d+\.\d{{4}}  ETA \d+:\d\d"
     assert [match and match[1] for match in (re.fullmatch(pattern, line) for line in rounds)] == ["1", "2", "3"]
