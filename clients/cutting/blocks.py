@@ -2,7 +2,7 @@
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +11,7 @@ from ..shared.generators import seeded_torch
 from .layer_list import layer_list_of, parts_along_layers
 from .segments import Segment, Segmentation
 from .tracing import NotTraceable, traced_parts
+from .unchanged import unchanged
 
 STEM, HEAD = "stem", "head"
 
@@ -33,8 +34,8 @@ def blocks_of(module: nn.Module, at: Sequence[str], example: Any = None) -> nn.S
         ``("layer1", "layer2.1", "fc")``. For a list of blocks that can be split the last one is the head, an
         ``nn.Linear``, with nothing behind it.
     example : optional (default: None)
-        A mini-batch. With it the blocks are tried: they have to give what the model gives. Needed for a model that
-        can't be traced.
+        A mini-batch. With it the blocks are tried: they have to give what the model gives, and its gradients. Needed
+        for a model that can't be traced.
 
     Returns
     -------
@@ -49,7 +50,8 @@ def blocks_of(module: nn.Module, at: Sequence[str], example: Any = None) -> nn.S
     ValueError
         In one line that names the place: for a path that there is not, that comes earlier in the forward pass or more
         than once; where more than one value crosses a boundary, or weights are on both sides of one; for a forward pass
-        that can be traced neither way, or that depends on the training mode outside of layers.
+        that can be traced neither way, or that depends on the training mode, or has ``torch.no_grad`` or
+        ``torch.autocast``, outside of layers.
     """
     at = _checked_places(module, at)
     try:
@@ -111,28 +113,60 @@ def _refuse_shared_weights(module: nn.Module, blocks: nn.Sequential) -> None:
 
 
 def _compare(module: nn.Module, blocks: nn.Sequential, example: Any) -> None:
-    """Raise ValueError unless the blocks give what the model gives for an example, in evaluation and in training."""
-    modes = [(part, part.training) for part in (*module.modules(), *blocks.modules())]
-    buffers = [(buffer, buffer.clone()) for buffer in module.buffers()]
-    device = next(module.parameters()).device
-    try:
-        for is_training in (False, True):
-            outputs = []
-            for model in (module, blocks):
-                model.train(is_training)
-                with seeded_torch(0, device), torch.no_grad():
-                    outputs.append(model(example))
-                for buffer, before in buffers:
-                    buffer.copy_(before)
-            whole, parts = outputs
-            if not any(torch.equal(parts, tensor) for tensor in outputs_of(whole)):
-                raise ValueError(
-                    f"the blocks of {type(module).__name__} do not give what it gives for the example "
-                    f"(in {'training' if is_training else 'evaluation'}): it computes something between its layers"
-                )
-    finally:
-        for part, was_training in modes:
-            part.training = was_training
+    """Raise ValueError unless the blocks do what the model does with an example, in evaluation and in training."""
+    for is_training in (False, True):
+        found = _tried(blocks, module, example, is_training)
+        expected = _tried(module, module, example, is_training, found.output)
+        size = max((float(values.norm()) for values in expected.gradients.values() if values is not None), default=0)
+        differing = [
+            *(["output"] if expected.output is None else []),
+            *(
+                f"gradient of {name}"
+                for name, values in expected.gradients.items()
+                if not _are_alike(values, found.gradients[name], size)
+            ),
+            *(name for name, values in expected.buffers.items() if not _are_alike(values, found.buffers[name], 0)),
+        ]
+        if differing:
+            raise ValueError(
+                f"the blocks of {type(module).__name__} do not give its {differing[0]} for the example (in "
+                f"{'training' if is_training else 'evaluation'}): it computes something between its layers, or has "
+                "torch.no_grad there"
+            )
+
+
+class _Tried(NamedTuple):
+    """What a model has done with an example."""
+
+    output: Tensor | None
+    gradients: dict[str, Tensor | None]
+    buffers: dict[str, Tensor]
+
+
+def _tried(
+    model: nn.Module, module: nn.Module, example: Any, is_training: bool, wanted: Tensor | None = None
+) -> _Tried:
+    """Run a model, or its blocks, and put it back; of more outputs the one that is wanted counts."""
+    weights = dict(module.named_parameters())
+    device = next(iter(weights.values())).device
+    with unchanged(module), unchanged(model), seeded_torch(0, device), torch.set_grad_enabled(is_training):
+        for weight in weights.values():
+            weight.grad = None
+        outputs = outputs_of(model.train(is_training)(example))
+        output = next((tensor for tensor in outputs if wanted is None or torch.equal(tensor, wanted)), None)
+        if output is not None and output.requires_grad:
+            output.backward(torch.rand(output.shape, generator=torch.Generator().manual_seed(0)).to(output))
+        gradients = {name: None if weight.grad is None else weight.grad.to_dense() for name, weight in weights.items()}
+        buffers = {name: buffer.detach().clone() for name, buffer in module.named_buffers()}
+    return _Tried(output, gradients, buffers)
+
+
+def _are_alike(own: Tensor | None, other: Tensor | None, size: float) -> bool:
+    """Return whether two tensors are the same, but for the last digits of sums, whose order differs between runs."""
+    if own is None or other is None:
+        return own is other
+    share = torch.finfo(own.dtype).eps ** 0.5 if own.is_floating_point() else 0
+    return torch.allclose(own, other, share, share * size, equal_nan=True)
 
 
 def outputs_of(output: Any) -> list[Tensor]:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from .segments import Segmentation, Slot, Step
+from .unchanged import unchanged
 
 
 def layer_list_of(module: nn.Module, at: Sequence[str]) -> str | None:
@@ -43,29 +44,22 @@ def parts_along_layers(
     ValueError
         If it can't be cut there, in one line that names the place.
     """
-    modes = [(part, part.training) for part in module.modules()]
-    try:
-        with torch.no_grad():
-            calls, output = _watched(module.eval(), _outermost(module, (*at, f"{layers}.0")), example)
-            called = [call.path for call in calls]
-            for path in at:
-                if called.count(path) != 1:
-                    raise ValueError(f"at: the forward pass calls {path!r} {called.count(path)} times, allowed is once")
-            starts = [called.index(path) for path in at]
-            if sorted(starts) != starts:
-                raise ValueError(f"at = {tuple(at)!r}: the forward pass has them in another order")
-            chain = calls[starts[0] :]
-            steps = [_step(module, call) for call in chain]
-            for before, call in pairwise(chain):
-                if not _is_same(before.output, _carried(call)):
-                    raise ValueError(
-                        f"between {before.path!r} and {call.path!r} something is computed that is in no layer"
-                    )
-            if not any(_is_same(chain[-1].output, tensor) for tensor in _tensors(output)):
-                raise ValueError(f"behind {chain[-1].path!r} something is computed that is in no layer")
-    finally:
-        for part, was_training in modes:
-            part.training = was_training
+    with unchanged(module), torch.no_grad():
+        calls, output = _watched(module.eval(), _outermost(module, (*at, f"{layers}.0")), example)
+        called = [call.path for call in calls]
+        for path in at:
+            if called.count(path) != 1:
+                raise ValueError(f"at: the forward pass calls {path!r} {called.count(path)} times, allowed is once")
+        starts = [called.index(path) for path in at]
+        if sorted(starts) != starts:
+            raise ValueError(f"at = {tuple(at)!r}: the forward pass has them in another order")
+        chain = calls[starts[0] :]
+        steps = [_step(module, call) for call in chain]
+        for before, call in pairwise(chain):
+            if not _is_same(before.output, _carried(call)):
+                raise ValueError(f"between {before.path!r} and {call.path!r} something is computed that is in no layer")
+        if not any(_is_same(chain[-1].output, tensor) for tensor in _tensors(output)):
+            raise ValueError(f"behind {chain[-1].path!r} something is computed that is in no layer")
     ends = [*(start - starts[0] for start in starts[1:]), len(chain)]
     parts = [_plan(steps[start - starts[0] : end]) for start, end in zip(starts, ends, strict=True)]
     return UpTo(module, at[0], called[: starts[0]]), parts

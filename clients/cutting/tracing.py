@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from .segments import Segmentation, Slot, Step
+from .unchanged import unchanged
 
 _KINDS = {"call_module": "layer", "get_attr": "weight", "call_function": "function", "call_method": "method"}
 
@@ -35,12 +36,8 @@ def traced_parts(module: nn.Module, at: Sequence[str]) -> list[Segmentation]:
     ValueError
         If it can't be divided there.
     """
-    was_training = {part: part.training for part in module.modules()}
-    try:
+    with unchanged(module):
         tracers = [_traced(module.train(is_training), at) for is_training in (False, True)]
-    finally:
-        for part, mode in was_training.items():
-            part.training = mode
     _refuse_modes(module, tracers)
     tracer = tracers[0]
     _refuse_order(at, tracer)
@@ -64,6 +61,7 @@ class _Tracer(fx.Tracer):
 
     def __init__(self, at: Sequence[str]) -> None:
         super().__init__()
+        self.context = _context()
         self.at = at
         self.began: list[tuple[str, int]] = []  # a place, and the number of nodes there were when it was called
         self.inside = [""]  # where an error comes from is not taken off
@@ -78,12 +76,25 @@ class _Tracer(fx.Tracer):
         path = self.path_of_module(m).removeprefix("model").removeprefix(".")
         if path in self.at:
             self.began.append((path, len(self.graph.nodes)))
-        self.inside.append(path)
+        # Whatever is in the way of a layer's call is so in what calls it.
+        self.inside.append(self.inside[-1] if self.is_leaf_module(m, f"model.{path}") else path)
         result = super().call_module(m, forward, args, kwargs)
         self.inside.pop()
         return result
 
+    def create_node(self, *args: Any, **kwargs: Any) -> fx.Node:
+        if _context() != self.context:  # the graph has only what is computed, not in which context
+            raise RuntimeError("torch.no_grad or torch.autocast, which can be inside of layers only")
+        return super().create_node(*args, **kwargs)
 
+
+def _context() -> list[Any]:
+    """Return whether gradients are noted, and which types of device compute in another precision."""
+    precisions = [torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind) for kind in ("cpu", "cuda")]
+    return [torch.is_grad_enabled(), *precisions]
+
+
+@torch.enable_grad()
 def _traced(module: nn.Module, at: Sequence[str]) -> _Tracer:
     """Return a tracer that has traced a model."""
     tracer = _Tracer(at)
@@ -91,7 +102,7 @@ def _traced(module: nn.Module, at: Sequence[str]) -> _Tracer:
         tracer.trace(_One(module))
     except Exception as error:  # the model is foreign code
         frames = [f for f in traceback.extract_tb(error.__traceback__) if not _is_of_torch(f.filename)]
-        line = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}, " if len(frames) > 1 else ""
+        line = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}, " if frames else ""
         reason = " ".join(str(error).split())
         where = tracer.inside[-1] or type(module).__name__
         raise NotTraceable(f"the forward pass of {where} can't be traced ({line}{reason})") from None

@@ -132,6 +132,18 @@ def gives_two(model, x):
     return model.head(hidden), hidden
 
 
+def holds_gradients(model, x):
+    with torch.no_grad():
+        x = model.first(x)
+    return model.head(model.second(x))
+
+
+def rounds(model, x):
+    with torch.autocast("cpu", torch.bfloat16):
+        x = model.first(x)
+    return model.head(model.second(x.float()))
+
+
 def plain(model, x):
     return model.head(torch.relu(model.second(model.first(x))))
 
@@ -145,6 +157,12 @@ def plain(model, x):
         (branches, ("head",), r"forward pass of Toy can't be traced \(test_blocks.py:\d+, .*control flow"),
         (drops, ("second", "head"), r"Toy computes something else in training .* \(at 'dropout'\)"),
         (gives_two, ("second",), "the model gives a tuple, allowed is one tensor"),
+        (
+            holds_gradients,
+            ("second", "head"),
+            r"of Toy can't be traced \(test_blocks.py:\d+, torch.no_grad or torch.auto",
+        ),
+        (rounds, ("second", "head"), r"of Toy can't be traced \(test_blocks.py:\d+, torch.no_grad or torch.autocast"),
         (plain, ("head", "second"), r"has them in the order \('second', 'head'\)"),
         (plain, ("third",), "there is no layer 'third' in Toy, which has first, second, head"),
         (plain, ("first",), "in front of 'first' nothing is computed"),
@@ -215,3 +233,76 @@ def test_what_is_in_the_way_along_a_list_of_layers_is_named_in_one_line(options,
 def test_along_a_list_of_layers_an_example_is_needed():
     with pytest.raises(ValueError, match=r"control flow\); to cut along the layers 'transformer.h' takes example="):
         blocks_of(gpt2(), ("transformer.h.1", "lm_head"))
+
+
+class Stack(nn.Module):
+    """A list of layers and a head, with something between them."""
+
+    def __init__(self, between):
+        super().__init__()
+        self.layers, self.head = nn.ModuleList(nn.Linear(4, 4) for _ in range(3)), nn.Linear(4, 2)
+        self.register_buffer("calls", torch.zeros(()))
+        self.between = between
+
+    def forward(self, inputs):
+        if inputs.sum() > 1000:
+            raise OverflowError  # this can't be traced
+        for i, layer in enumerate(self.layers):
+            inputs = self.between(self, i, layer, inputs)
+        return self.head(inputs)
+
+
+class Reversed(torch.autograd.Function):
+    """Gradients with the other sign."""
+
+    @staticmethod
+    def forward(context, x):
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(context, gradient):
+        return -gradient
+
+
+def layer_alone(model, i, layer, x):
+    return layer(x)
+
+
+def no_gradients_before(model, i, layer, x):
+    with torch.set_grad_enabled(i > 0):
+        return layer(x)
+
+
+def no_gradients_behind(model, i, layer, x):
+    with torch.set_grad_enabled(i == 0):
+        return layer(x)
+
+
+def detaches(model, i, layer, x):
+    return layer(x.detach())
+
+
+def reverses(model, i, layer, x):
+    return layer(Reversed.apply(x))
+
+
+@pytest.mark.parametrize(
+    ("between", "what"),
+    [
+        (layer_alone, None),
+        (no_gradients_before, None),
+        (no_gradients_behind, "gradient of layers.0.weight"),
+        (detaches, "gradient of layers.1.weight"),
+        (reverses, "gradient of layers.0.weight"),
+    ],
+)
+def test_along_a_list_of_layers_gradients_for_the_example_are_compared(between, what):
+    module, example = Stack(between), torch.ones(3, 4)
+    module(example).sum().backward()
+    before = [weight.grad for weight in module.parameters()]
+    if what is None:
+        blocks_of(module, ("layers.1", "head"), example)
+    else:
+        with pytest.raises(ValueError, match=rf"the blocks of Stack do not give its {what} .* \(in training\)"):
+            blocks_of(module, ("layers.1", "layers.2", "head"), example)
+    assert all(weight.grad is gradient for weight, gradient in zip(module.parameters(), before, strict=True))
