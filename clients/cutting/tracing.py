@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from .segments import Segmentation, Slot, Step
-from .unchanged import unchanged
+from .unchanged import tensors_of, unchanged
 
 _KINDS = {"call_module": "layer", "get_attr": "weight", "call_function": "function", "call_method": "method"}
 
@@ -36,8 +36,7 @@ def traced_parts(module: nn.Module, at: Sequence[str]) -> list[Segmentation]:
     ValueError
         If it can't be divided there.
     """
-    with unchanged(module):
-        tracers = [_traced(module.train(is_training), at) for is_training in (False, True)]
+    tracers = [_traced(module, is_training, at) for is_training in (False, True)]
     _refuse_modes(module, tracers)
     tracer = tracers[0]
     _refuse_order(at, tracer)
@@ -58,6 +57,8 @@ class _One(nn.Module):
 
 class _Tracer(fx.Tracer):
     """Traces into those modules alone that have one of the places inside; notes when the places are called."""
+
+    proxy_buffer_attributes = True  # what is done to a buffer is part of the graph, and not done while tracing
 
     def __init__(self, at: Sequence[str]) -> None:
         super().__init__()
@@ -94,18 +95,25 @@ def _context() -> list[Any]:
     return [torch.is_grad_enabled(), *precisions]
 
 
-@torch.enable_grad()
-def _traced(module: nn.Module, at: Sequence[str]) -> _Tracer:
+def _traced(module: nn.Module, is_training: bool, at: Sequence[str]) -> _Tracer:
     """Return a tracer that has traced a model."""
-    tracer = _Tracer(at)
-    try:
-        tracer.trace(_One(module))
-    except Exception as error:  # the model is foreign code
-        frames = [f for f in traceback.extract_tb(error.__traceback__) if not _is_of_torch(f.filename)]
-        line = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}, " if frames else ""
-        reason = " ".join(str(error).split())
-        where = tracer.inside[-1] or type(module).__name__
-        raise NotTraceable(f"the forward pass of {where} can't be traced ({line}{reason})") from None
+    with unchanged(module), torch.enable_grad():
+        tracer = _Tracer(at)
+        before = [(*place, place[-1]._version) for place in tensors_of(module)]
+        try:
+            tracer.trace(_One(module.train(is_training)))
+        except Exception as error:  # the model is foreign code
+            frames = [f for f in traceback.extract_tb(error.__traceback__) if not _is_of_torch(f.filename)]
+            line = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}, " if frames else ""
+            reason = " ".join(str(error).split())
+            where = tracer.inside[-1] or type(module).__name__
+            raise NotTraceable(f"the forward pass of {where} can't be traced ({line}{reason})") from None
+        for holder, name, tensor, version in before:
+            if holder.get(name) is not tensor or tensor._version != version:
+                raise NotTraceable(
+                    f"the forward pass of {type(module).__name__} can't be traced (it sets {name!r} outside of layers: "
+                    "allowed are methods of a registered buffer that change it, such as add_ and copy_)"
+                )
     return tracer
 
 

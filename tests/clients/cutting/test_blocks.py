@@ -101,6 +101,8 @@ class Toy(nn.Module):
     def __init__(self, between):
         super().__init__()
         self.first, self.second, self.head = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 2)
+        self.register_buffer("calls", torch.zeros(()))
+        self.unregistered = torch.zeros(())
         self.between = between
 
     def forward(self, inputs):
@@ -144,6 +146,22 @@ def rounds(model, x):
     return model.head(model.second(x.float()))
 
 
+def counts(model, x):
+    model.calls += 1
+    return model.head(model.second(model.first(x * model.calls)))
+
+
+def replaces(model, x):
+    x = model.first(x)
+    model.calls = model.calls / 2 + x.detach().mean()
+    return model.head(model.second(x))
+
+
+def counts_unregistered(model, x):
+    model.unregistered.add_(1)
+    return model.head(model.second(model.first(x * model.unregistered)))
+
+
 def plain(model, x):
     return model.head(torch.relu(model.second(model.first(x))))
 
@@ -163,6 +181,17 @@ def plain(model, x):
             r"of Toy can't be traced \(test_blocks.py:\d+, torch.no_grad or torch.auto",
         ),
         (rounds, ("second", "head"), r"of Toy can't be traced \(test_blocks.py:\d+, torch.no_grad or torch.autocast"),
+        (
+            counts,
+            ("second", "head"),
+            r"of Toy can't be traced \(it sets 'calls' outside of layers: allowed are methods",
+        ),
+        (
+            replaces,
+            ("second", "head"),
+            r"of Toy can't be traced \(it sets 'calls' outside of layers: allowed are methods",
+        ),
+        (counts_unregistered, ("second", "head"), r"can't be traced \(it sets 'unregistered' outside of layers"),
         (plain, ("head", "second"), r"has them in the order \('second', 'head'\)"),
         (plain, ("third",), "there is no layer 'third' in Toy, which has first, second, head"),
         (plain, ("first",), "in front of 'first' nothing is computed"),
@@ -171,9 +200,33 @@ def plain(model, x):
     ],
 )
 def test_what_is_in_the_way_is_named_in_one_line(between, at, reason):
+    module = Toy(between)
     with pytest.raises(ValueError, match=reason) as error:
-        blocks_of(Toy(between), at)
+        blocks_of(module, at)
     assert "\n" not in str(error.value)
+    assert module.calls == 0
+    assert all(part.training for part in module.modules())
+
+
+def adds_to_buffer(model, x):
+    model.calls.add_(1)
+    return model.head(model.second(model.first(x * model.calls)))
+
+
+def copies_to_buffer(model, x):
+    x = model.first(x)
+    model.calls.copy_(x.detach().mean())
+    return model.head(model.second(x - model.calls[None]))
+
+
+@pytest.mark.parametrize("between", [adds_to_buffer, copies_to_buffer])
+def test_a_buffer_changes_when_its_block_computes(between):
+    module = Toy(between)
+    blocks = blocks_of(module, ("second", "head"))
+    assert module.calls == 0
+    same_as_whole(module, blocks, torch.ones(3, 4))
+    blocks_of(module, ("second", "head"), torch.ones(3, 4))
+    assert module.calls == 0
 
 
 def gpt2(kind="GPT2LMHeadModel", **options):
@@ -264,6 +317,18 @@ class Reversed(torch.autograd.Function):
         return -gradient
 
 
+def counts_before(model, i, layer, x):
+    if i == 0:
+        model.calls += 1
+        x = x * model.calls
+    return layer(x)
+
+
+def counts_behind(model, i, layer, x):
+    model.calls += i == 2
+    return layer(x)
+
+
 def layer_alone(model, i, layer, x):
     return layer(x)
 
@@ -287,22 +352,25 @@ def reverses(model, i, layer, x):
 
 
 @pytest.mark.parametrize(
-    ("between", "what"),
+    ("between", "differing"),
     [
         (layer_alone, None),
         (no_gradients_before, None),
+        (counts_before, None),
+        (counts_behind, "calls"),
         (no_gradients_behind, "gradient of layers.0.weight"),
         (detaches, "gradient of layers.1.weight"),
         (reverses, "gradient of layers.0.weight"),
     ],
 )
-def test_along_a_list_of_layers_gradients_for_the_example_are_compared(between, what):
+def test_along_a_list_of_layers_gradients_and_buffers_are_compared(between, differing):
     module, example = Stack(between), torch.ones(3, 4)
     module(example).sum().backward()
-    before = [weight.grad for weight in module.parameters()]
-    if what is None:
+    before, calls = [weight.grad for weight in module.parameters()], module.calls.clone()
+    if differing is None:
         blocks_of(module, ("layers.1", "head"), example)
     else:
-        with pytest.raises(ValueError, match=rf"the blocks of Stack do not give its {what} .* \(in training\)"):
+        with pytest.raises(ValueError, match=rf"the blocks of Stack do not give its {differing} "):
             blocks_of(module, ("layers.1", "layers.2", "head"), example)
+    assert module.calls == calls
     assert all(weight.grad is gradient for weight, gradient in zip(module.parameters(), before, strict=True))
