@@ -88,6 +88,10 @@ class _Tracer(fx.Tracer):
             raise RuntimeError("torch.no_grad or torch.autocast, which can be inside of layers only")
         return super().create_node(*args, **kwargs)
 
+    def get_fresh_qualname(self, prefix: str) -> str:
+        # What has no name yet is to be kept as a constant: not to move with the model, and if random the same for ever.
+        raise RuntimeError("a tensor that is made there; self.register_buffer(name, tensor, persistent=False) keeps it")
+
 
 def _context() -> list[Any]:
     """Return whether gradients are noted, and which types of device compute in another precision."""

@@ -162,6 +162,15 @@ def counts_unregistered(model, x):
     return model.head(model.second(model.first(x * model.unregistered)))
 
 
+def makes_tensor(model, x):
+    x = model.first(x)
+    return model.head(model.second(torch.where(x > 0, x, torch.tensor(0.1) * x)))
+
+
+def makes_noise(model, x):
+    return model.head(model.second(model.first(x) + torch.randn(4)))
+
+
 def plain(model, x):
     return model.head(torch.relu(model.second(model.first(x))))
 
@@ -192,6 +201,16 @@ def plain(model, x):
             r"of Toy can't be traced \(it sets 'calls' outside of layers: allowed are methods",
         ),
         (counts_unregistered, ("second", "head"), r"can't be traced \(it sets 'unregistered' outside of layers"),
+        (
+            makes_tensor,
+            ("second", "head"),
+            r"can't be traced \(test_blocks.py:\d+, a tensor that is made there; self.reg",
+        ),
+        (
+            makes_noise,
+            ("second", "head"),
+            r"can't be traced \(test_blocks.py:\d+, a tensor that is made there; self.reg",
+        ),
         (plain, ("head", "second"), r"has them in the order \('second', 'head'\)"),
         (plain, ("third",), "there is no layer 'third' in Toy, which has first, second, head"),
         (plain, ("first",), "in front of 'first' nothing is computed"),
