@@ -152,6 +152,6 @@ def _share_weight(model: nn.Module, place: nn.Module, path: str) -> None:
     tensor = getattr(owner, name)
     if isinstance(tensor, nn.Parameter):
         place.register_parameter(name, tensor)
-    else:
+    elif name not in vars(place):  # where the place is the layer itself, it has what is not registered already
         is_saved = name in owner._buffers and name not in owner._non_persistent_buffers_set
         place.register_buffer(name, tensor, persistent=is_saved)

@@ -101,7 +101,7 @@ class Toy(nn.Module):
     def __init__(self, between):
         super().__init__()
         self.first, self.second, self.head = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 2)
-        self.register_buffer("calls", torch.zeros(()))
+        self.register_buffer("calls", torch.zeros(()), persistent=False)
         self.unregistered = torch.zeros(())
         self.between = between
 
@@ -305,6 +305,25 @@ def test_what_is_in_the_way_along_a_list_of_layers_is_named_in_one_line(options,
 def test_along_a_list_of_layers_an_example_is_needed():
     with pytest.raises(ValueError, match=r"control flow\); to cut along the layers 'transformer.h' takes example="):
         blocks_of(gpt2(), ("transformer.h.1", "lm_head"))
+
+
+def scales_before(model, x):
+    return model.head(model.second(model.first(x * model.first.scale)))
+
+
+def scales_behind(model, x):
+    return model.head(model.second(model.first(x) * model.first.scale))
+
+
+def scales_in_another_block(model, x):
+    return model.head(model.second(model.first(x)) * model.first.scale)
+
+
+@pytest.mark.parametrize("between", [scales_before, scales_behind, scales_in_another_block])
+def test_a_layers_tensor_that_is_not_registered_is_used_outside_of_it(between):
+    module = Toy(between)
+    module.first.scale = torch.tensor(2.0)
+    same_as_whole(module, blocks_of(module, ("second", "head")), torch.ones(3, 4))
 
 
 class Stack(nn.Module):
