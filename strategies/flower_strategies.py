@@ -85,9 +85,9 @@ def forget_sent_model(strategy: Strategy) -> None:
 
 
 def forget_round(strategy: Strategy, server_round: int) -> None:
-    """Let strategies that account for privacy drop what they planned for a round that gave no model."""
+    """Let Flower's strategies that account for privacy drop what they planned for a round that gave no model."""
     for layer in layers(strategy):
-        if getattr(layer, "accountant", None) is not None:
+        if isinstance(layer, PRIVATE) and getattr(layer, "accountant", None) is not None:
             layer.aggregate_train(server_round, [])
 
 

@@ -651,8 +651,8 @@ def arrays_and_config(message: Message) -> tuple[ArrayRecord, ConfigRecord]:
 def metrics_of_all(outcomes: Iterable[EdgeOutcome]) -> list[dict[str, Any]]:
     """Return the edges' metrics, each with all that most of those that trained have.
 
-    An edge that kept its model has none, and what a strategy counts need not be there in each round: the others' mean
-    stands in, which leaves the mean as it is.
+    An edge that kept its model has none, and what a strategy counts need not be there in each round, or has another
+    length: the others' mean stands in, which leaves the mean as it is.
     """
     outcomes = list(outcomes)
     trained = [outcome for outcome in outcomes if outcome.metrics]

@@ -1,6 +1,7 @@
 """What a strategy changes in its config stays, as in a run of Flower's own."""
 
 from collections.abc import Mapping
+from copy import copy
 from typing import Any, Final
 
 from flwr.app import ConfigRecord
@@ -18,17 +19,21 @@ class KeptConfig:
     """
 
     def __init__(self) -> None:
-        self._made: dict[str, list[Any]] = {}  # by key: what came from above, or None, and what became of it
+        self._made: dict[str, list[Any]] = {}  # by key: what came from above, and what became of it; None is no entry
 
     def with_changes(self, config: Mapping[str, Any]) -> ConfigRecord:
         """Return a new record for the strategy: what came from above, as the strategy has changed it so far."""
         made = {key: now for key, (before, now) in self._made.items() if config.get(key) == before}
-        return ConfigRecord({**config, **made})
+        told = {**config, **made}
+        return ConfigRecord({key: copy(value) for key, value in told.items() if value is not None})
 
     def note(self, config: Mapping[str, Any], told: ConfigRecord) -> None:
         """Take note of what the strategy has made of `told`, which `with_changes` gave it for `config`."""
-        changed = {key: value for key, value in told.items() if key != SET_ANEW and config.get(key) != value}
-        self._made = {key: [config.get(key), value] for key, value in changed.items()}
+        self._made = {
+            key: [copy(config.get(key)), copy(told.get(key))]
+            for key in {**config, **told}
+            if key != SET_ANEW and config.get(key) != told.get(key)
+        }
 
     def state_dict(self) -> dict[str, list[Any]]:
         """Return what to keep for `load_state_dict`."""

@@ -63,7 +63,7 @@ def _in_form_of(expected: Array, array: Array) -> Array:
 class _Part(NamedTuple):
     """A part of a reply that others may have as well."""
 
-    kind: Literal["record", "metric"]
+    kind: Literal["record", "config record", "metric"]
     name: str
     length: int = -1  # of a list of numbers
 
@@ -83,11 +83,13 @@ def form_of(sent: ArrayRecord | None, reply: Message) -> frozenset[_Part]:
 
     `sent` is a model, like which the reply holds one (`espalier.strategies.replies.model_sent`); None: there is none.
     """
-    records = [
-        *records_in(reply.content, ConfigRecord),
-        *(records_in(reply.content, ArrayRecord) if sent is None else ()),
-    ]
-    return frozenset((*(_Part("record", name) for name in records), *_metrics_of(reply)))
+    kinds = ConfigRecord if sent is not None else ArrayRecord | ConfigRecord
+    records = (_record(name, record) for name, record in reply.content.items() if isinstance(record, kinds))
+    return frozenset((*records, *_metrics_of(reply)))
+
+
+def _record(name: str, record: ArrayRecord | ConfigRecord) -> _Part:
+    return _Part("record" if isinstance(record, ArrayRecord) else "config record", name)
 
 
 def _metrics_of(reply: Message) -> dict[_Part, Any]:
@@ -119,8 +121,9 @@ def _records_in_form(
     for name, record in content.items():
         if isinstance(record, ArrayRecord) and sent is not None:
             yield names[ArrayRecord], in_form_of(sent, record)
-        elif isinstance(record, ArrayRecord | ConfigRecord) and _Part("record", name) in usual:
-            yield name, record
+        elif isinstance(record, ArrayRecord | ConfigRecord):
+            if _record(name, record) in usual:
+                yield name, record
         elif isinstance(record, MetricRecord):
             kept = {key: value for key, value in record.items() if _metric(key, value) in usual}
             yield names[MetricRecord], record if len(kept) == len(record) else MetricRecord(kept)

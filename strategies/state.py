@@ -12,6 +12,7 @@ from flwr.serverapp.strategy import FedAvg, Strategy
 _PLAIN = {type(None), bool, int, float, str}  # nearly all that there is: looked up, not asked of each class in turn
 _DATA = (type(None), bool, int, float, str, bytes, np.generic, np.ndarray, ArrayRecord, ConfigRecord, MetricRecord)
 
+KEPT = "espalier.kept"  # what an object that keeps itself told
 MOST_NESTED = 100  # lists, tuples and dicts in each other
 
 
@@ -37,21 +38,16 @@ def strategy_state(strategy: Any) -> dict[str, Any]:
         If an attribute is of a type that can't be saved.
     """
     if hasattr(strategy, "state_dict"):
-        own = dict(strategy.state_dict())
-        try:
-            check_savable(own)
-        except TypeError as error:
-            raise UnsavableError(
-                f"{type(strategy).__name__}.state_dict() holds a {error}, which can't be saved: let it return numbers, "
-                "strings, arrays, Flower records, and lists, tuples and dicts of these"
-            ) from None
-        return own
+        return _told_by(strategy, type(strategy).__name__)
     state = {}
     for name, value in vars(strategy).items():
         if type(value) in _PLAIN:
             state[name] = value
             continue
         if _is_code(value):
+            continue
+        if _keeps_itself(value):
+            state[name] = {KEPT: _told_by(value, f"{type(strategy).__name__}.{name}")}
             continue
         try:
             state[name] = _attribute_as_data(value)
@@ -112,8 +108,12 @@ def _restore(strategy: Any, state: Mapping[str, Any], built: Mapping[str, Any]) 
         delattr(strategy, name)
     for name, saved in state.items():
         current: Any = getattr(strategy, name, None)
-        if _keeps_itself(current):
+        if isinstance(current, Strategy) and hasattr(current, "load_state_dict"):
             current.load_state_dict(saved)
+        elif isinstance(saved, dict) and KEPT in saved:
+            if not _keeps_itself(current):
+                raise ValueError(f"{type(strategy).__name__}.{name} is made during a run: make it in __init__()")
+            current.load_state_dict(saved[KEPT])
         elif isinstance(current, Strategy):
             _restore(current, saved, built.get(name, {}))
         elif isinstance(current, np.random.Generator):
@@ -152,20 +152,26 @@ def _is_code(value: Any) -> bool:
 
 
 def _keeps_itself(value: Any) -> bool:
-    """Return whether an object, such as Flower's accountants of privacy, tells its state and takes it back."""
-    return hasattr(value, "state_dict") and hasattr(value, "load_state_dict")
+    """Return whether an object in a strategy, such as Flower's accountants of privacy, tells its state and takes it."""
+    return not isinstance(value, Strategy) and hasattr(value, "state_dict") and hasattr(value, "load_state_dict")
+
+
+def _told_by(owner: Any, name: str) -> dict[str, Any]:
+    """Return what an object says is its state."""
+    own = dict(owner.state_dict())
+    try:
+        check_savable(own)
+    except TypeError as error:
+        raise UnsavableError(
+            f"{name}.state_dict() holds a {error}, which can't be saved: let it return numbers, strings, arrays, "
+            "Flower records, and lists, tuples and dicts of these"
+        ) from None
+    return own
 
 
 def _attribute_as_data(value: Any) -> Any:
     if isinstance(value, Strategy):
         return strategy_state(value)
-    if _keeps_itself(value):
-        own = dict(value.state_dict())
-        try:
-            check_savable(own)
-        except TypeError:
-            raise TypeError(type(value).__name__) from None
-        return own
     if isinstance(value, np.random.Generator):
         return dict(value.bit_generator.state)
     if isinstance(value, random.Random):

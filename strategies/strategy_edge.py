@@ -230,6 +230,8 @@ class StrategyEdge(Edge):
     ) -> list[Message]:
         """Return the strategy's messages in client order."""
         configure = getattr(self.strategy, f"configure_{phase}")
+        if (phase, server_round) == ("train", 1):  # a run begins
+            self._configs = {kind: KeptConfig() for kind in self._configs}
         given = {**config, **told_by(self.strategy)}
         told = self._configs[phase].with_changes(given)
         with self._seeded(f"configure_{phase}", server_round):

@@ -58,7 +58,9 @@ def check_task(task: type[OwnTask], parameters: Mapping[str, Any] | None = None)
     given = tuple((parameters or {}).items())
     spec = GivenSpec("task", getattr(task, "__name__", repr(task)), "", "", given, task)
 
-    section = Data().model_copy(update={"task": spec})
+    shares_out = getattr(task, "pool", OwnTask.pool) is not OwnTask.pool
+    settings = {"partition": "iid"} if shares_out else {}  # which labels of every kind allow
+    section = Data.model_validate(settings).model_copy(update={"task": spec})
 
     def new_task(splits_for: str = "") -> AdaptedTask:
         return AdaptedTask(section, TRAINING, NUM_CLIENTS, 0, CPU, num_edges=1, has_pool=True, splits_for=splits_for)

@@ -22,6 +22,7 @@ from espalier.app.reports.run_state import RunState, run_state_of
 from espalier.app.settings.section import Tag
 
 CONFIG = "config.json"
+METRICS = "metrics.jsonl"
 # What a run that was stopped before it had saved its config can leave behind.
 BEGUN = frozenset({LOCK, CONFIG + PART})
 MOST_OF_A_LINE = 2**28  # bytes, for the figures of a million clients
@@ -103,7 +104,7 @@ class ResultsFolder:
     def __init__(self, path: Path, ownership: Ownership | None = None) -> None:
         self.path = path
         self._ownership = ownership
-        self._metrics = path / "metrics.jsonl"
+        self._metrics = path / METRICS
         self._seconds = path / "seconds.jsonl"
         self._state = path / "state.npz"
         self.num_lines = 0

@@ -112,8 +112,9 @@ class LogProgress(Observer):
 def _figures(line: dict[str, Any]) -> str:
     """Return means over clients in words; where no client was evaluated, figures on the test pool."""
     names, on_pool = figure_names(line.get("test")), "test" in line and "clients" not in line
-    figures = [line["test"].get(name) if on_pool else (line.get(name) or {}).get("mean") for name in names]
-    if None in figures:
-        return ""
+    found = {name: line["test"].get(name) if on_pool else (line.get(name) or {}).get("mean") for name in names}
+    figures = {name: figure for name, figure in found.items() if figure is not None}
     of = "test " if on_pool else ""
-    return "".join(f"  {of}{name} {in_digits(figure)}" for name, figure in zip(names, figures, strict=True))
+    return "".join(
+        f"  {of}{name} {in_digits(figure)}" for name, figure in figures.items() if len(figures) == len(names)
+    )

@@ -37,6 +37,7 @@ from espalier.app.reports.titles import picture_title
 from espalier.app.reports.tracker import Tracking
 from espalier.app.run.ledger import ledger_of
 from espalier.app.run.personalisation import personalise
+from espalier.app.run.resume import fingerprint_of
 from espalier.app.run.rounds import train
 from espalier.app.settings.sections import Data, Split, Stop, TrainSettings
 from espalier.app.tasks.common import compute_device
@@ -213,7 +214,7 @@ def _observers_of(checked: CheckedRun, closed_form: Mapping[str, float] | None, 
     )
     if checked.best:
         observers.append(checked.best)
-    hierarchical, world, data = federation.hierarchical, federation.world, checked.task.data_fingerprint()
+    hierarchical, world, data = federation.hierarchical, federation.world, fingerprint_of(checked.task, config.data)
     settings, edges = fixed_settings(config.as_dict()), {name: as_block(own) for name, own in federation.edges.items()}
     observers.append(StateSaver(folder, hierarchical, checked.engine, world, data, edges, settings, checked.best))
     return observers

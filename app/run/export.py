@@ -16,7 +16,7 @@ from espalier.app.comparison.runs import read_run
 from espalier.app.ground.durable import replace_file
 from espalier.app.ground.errors import FAULTS, UserError, bad_value
 from espalier.app.ground.object_spec import error_line
-from espalier.app.reports.folder import CONFIG
+from espalier.app.reports.folder import CONFIG, METRICS
 from espalier.app.reports.saved import saved_config
 from espalier.app.run.onnx_files import TOLERANCE, exported, largest_difference
 from espalier.app.settings.sections import Split
@@ -76,7 +76,8 @@ def main(arguments: Sequence[str]) -> int:
         folder, destination = path_of("FOLDER", str(options.folder)), path_of("--output", str(destination))
         if not (folder / CONFIG).is_file():
             raise UserError(f"{folder}: holds no {CONFIG}: allowed is the results folder of a run that is over")
-        read_run(folder)  # refuses one that is not over: its model may be that of an earlier end
+        if (folder / METRICS).is_file():  # else only the model was copied
+            read_run(folder)  # refuses one that is not over: its model may be that of an earlier end
         config = saved_config(folder)
         task = build_task(config.model_copy(update={"device": "cpu"}))
         model = trained_model(folder, task, config.federation.num_clients, options.client)

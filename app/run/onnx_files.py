@@ -46,7 +46,7 @@ def exported(model: nn.Module, inputs: Any, traced: int) -> bytes:
         with _quiet():
             program = torch.onnx.export(
                 model,
-                (few,),
+                (few, {}) if isinstance(few, dict) else (few,),  # a dict that is last would be keyword arguments
                 dynamo=True,
                 dynamic_shapes=(shapes,),
                 output_names=[OUTPUT],

@@ -9,12 +9,14 @@ from flwr.app import ArrayRecord
 
 from espalier.app.engines.engine import Engine
 from espalier.app.ground.errors import UserError, bad_value
-from espalier.app.ground.object_spec import error_line
+from espalier.app.ground.object_spec import FLOWER, error_line
 from espalier.app.planning.world import PlannedWorld
 from espalier.app.reports.best import best_line
 from espalier.app.reports.folder import ResultsFolder, changed_setting
 from espalier.app.reports.observers import BestRound
 from espalier.app.reports.run_state import RunState
+from espalier.app.settings.sections import Data
+from espalier.app.tasks.task import Task
 from espalier.sim.simulated_grid import GridLost
 from espalier.strategies import Hierarchical, Round
 from espalier.strategies.reply_faults import array_fault
@@ -24,6 +26,7 @@ class UnfitStateError(Exception):
     """A saved state that is not one of this run's; the text says why."""
 
 
+SHUFFLED = " shuffled"  # before it is shared out
 FIRST_ROUND = "the first round with it failed, for what it holds or in code of your own: "
 
 
@@ -42,6 +45,11 @@ def unfit_state(what: str = "") -> Iterator[None]:
         raise
     except Exception as error:
         raise UnfitStateError(what + error_line(error)) from error
+
+
+def fingerprint_of(task: Task, data: Data) -> str:
+    """Return a hash of a task's data, with what else decides who has which example."""
+    return task.data_fingerprint() + (SHUFFLED if data.partition.module == FLOWER else "")
 
 
 def resumable_state(
@@ -78,6 +86,9 @@ def resumable_state(
     if state.settings and (key := changed_setting(settings, made_with := {**defaults, **state.settings})):
         allowed = f"{made_with[key]!r}, as in {folder.path}/state.npz: set it so again, or begin a new run"
         raise bad_value(key, settings[key], allowed)
+    if state.data + SHUFFLED == data_fingerprint:
+        allowed = "that of a run of this edition: examples are shuffled now before Flower Datasets shares them out"
+        raise bad_value("partition", settings["partition"], allowed)
     if state.data != data_fingerprint:
         raise bad_value("data-dir", settings["data-dir"], f"the data of the run to resume, {folder.path}")
     if state.round > settings["global-rounds"]:

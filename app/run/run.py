@@ -1,11 +1,10 @@
 """One run: from a validated config and an engine to a results folder."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import partial
 from logging import getLogger
 from pathlib import Path
-from typing import Any
 
 from flwr.app import ArrayRecord
 from flwr.serverapp import Grid
@@ -42,6 +41,7 @@ from espalier.app.run.resume import (
     UnfitStateError,
     check_edges_for_moves,
     check_same_edges,
+    fingerprint_of,
     resumable_state,
     take_back,
     take_best_back,
@@ -141,7 +141,7 @@ def run(config: RunConfig, engine: Engine, progress: ProgressDisplay, results_pa
         if config.trains_here and config.decided.records:
             try_recording(task, model, compute_device(config.device))
         begin = partial(travelling_weights, config.algorithm, config.split, config.seed, task, model)
-        state = _state_of(folder, config.as_dict(), task, begin()) if folder else None
+        state = _state_of(folder, config, task, begin()) if folder else None
         opened.enter_context(lost_grid_as_user_error(folder.path if folder else path))
         streams = opened.enter_context(streams_of(config, model, task, engine.stream_patience_seconds))
         engine = opened.enter_context(_staying(engine, streams if config.devices_stay else None))
@@ -184,14 +184,12 @@ def _staying(engine: Engine, streams: Streams | None) -> AbstractContextManager[
     return engine.staying(streams.staying) if streams and keeps_nodes(engine) else nullcontext(engine)
 
 
-def _state_of(
-    folder: ResultsFolder, settings: Mapping[str, Any], task: Task, travelling: ArrayRecord
-) -> RunState | None:
+def _state_of(folder: ResultsFolder, config: RunConfig, task: Task, travelling: ArrayRecord) -> RunState | None:
     """Return where a run that is resumed was; None if no round was over."""
     return resumable_state(
         folder,
-        data_fingerprint=task.data_fingerprint(),
-        settings=settings,
+        data_fingerprint=fingerprint_of(task, config.data),
+        settings=config.as_dict(),
         defaults=RunConfig().as_dict(),
         weights=travelling,
     )

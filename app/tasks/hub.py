@@ -104,6 +104,9 @@ def open_set(spec: ObjectSpec, told: Told) -> HubSet:
         here, there = (_kind_of(pool.features.get(name)) for pool in (train, tests[0]))
         if here != there:
             raise bad_value(key, name, f"a column of one kind in both pools: {here} to train, {there} to test")
+    for name in inputs:
+        if getattr(train.features[name], "names", None) != getattr(tests[0].features[name], "names", None):
+            raise bad_value(INPUTS_KEY, name, "a column whose classes have one order in both pools")
     (labels, test_labels), classes = _labels([train, tests[0]], label, spec)
     if missing := sorted({*test_labels.tolist()} - {*labels.tolist()}):
         allowed = f"a set whose training pool has each class, not none of {classes[missing[0]]!r}"

@@ -11,7 +11,7 @@ import numpy as np
 from espalier.clients.messages.profile import MOST_CLASSES
 
 #: Part of every cache key: raise it when the files, or what the decoding gives, change their meaning.
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 _POOLS = ("train", "test")
 

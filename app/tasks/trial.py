@@ -134,9 +134,9 @@ def check_state(used: nn.Module, new: nn.Module) -> None:
     if changed := sorted(used.state_dict().keys() ^ new.state_dict().keys()):
         wanted = "one whose model keeps its weights and buffers when it computes: another model can't take"
         raise MisfitError(f"{wanted} {changed[0]}; a buffer of its own does not travel with persistent=False")
-    now = dict(used.named_buffers())
+    buffers = dict(used.named_buffers())
     for name, buffer in new.named_buffers():
-        if name not in new.state_dict() and not (name in now and _are_same(now[name], buffer)):
+        if name not in new.state_dict() and not (name in buffers and _are_same(buffers[name], buffer)):
             wanted = "one whose buffers with persistent=False stay as they are, for no message holds them:"
             raise MisfitError(f"{wanted} {name} changes when it computes")
     for name, weights in new.state_dict().items():
@@ -146,7 +146,12 @@ def check_state(used: nn.Module, new: nn.Module) -> None:
 
 
 def _are_same(buffer: Tensor, other: Tensor) -> bool:
-    return torch.equal(buffer.nan_to_num(), other.nan_to_num())  # a mask may hold NaN
+    """Return whether two buffers hold the same; a table may grow with its inputs."""
+    if buffer.shape != other.shape:
+        return True
+    if buffer.layout != torch.strided:
+        buffer, other = buffer.to_dense(), other.to_dense()
+    return bool(((buffer == other) | ((buffer != buffer) & (other != other))).all())  # a mask may hold NaN
 
 
 def check_metrics(tried: Tried, model: nn.Module, examples: Examples, taken_names: frozenset[str]) -> None:

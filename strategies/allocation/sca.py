@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
@@ -65,9 +66,9 @@ class SCA:
 
     def __init__(self, *, max_iterations: int = 50, rho: float = 1.0, move_factor: float = 3.0) -> None:
         for name, value, kind, least, allowed in (
-            ("max_iterations", max_iterations, int, 1, "an integer from 1"),
-            ("rho", rho, int | float, 0, "a number from 0"),
-            ("move_factor", move_factor, int | float, ABOVE_ONE, "a number above 1"),
+            ("max_iterations", max_iterations, Integral, 1, "an integer from 1"),
+            ("rho", rho, Real, 0, "a number from 0"),
+            ("move_factor", move_factor, Real, ABOVE_ONE, "a number above 1"),
         ):
             if isinstance(value, bool) or not isinstance(value, kind) or not least <= value <= MOST:
                 raise ValueError(f"{name} = {value!r}: allowed is {allowed} to {MOST:g}")

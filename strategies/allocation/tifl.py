@@ -48,13 +48,14 @@ class TiFL:
     """TiFL's adaptive selection (Algorithm 2), for each cell by itself.
 
     All clients that were able once, there or not, are sorted by their profiled delay and shared out to tiers of equal
-    size. Each round draws a tier that has credits and Z clients who are able now, and Z of these with equal chance.
+    size. Each round draws a tier that has credits and somebody who is able now, and Z of its able clients with equal
+    chance; where it has less than Z, those of the nearest tiers join.
     Every `interval` rounds, if the accuracy of the tier drawn last has not risen since `interval` rounds before, the n
     tiers with credits are ranked from the least accurate, i = 0, to the most: ``P_i = (n - i) / (n (n + 1) / 2)``. A
     tier's accuracy is the mean of its clients' last ones.
 
-    A round in which no tier has Z able clients draws Z of all who are able, and counts for no tier. Chances, credits
-    and accuracies begin anew where the number of tiers changes, as clients were able for the first time.
+    Chances, credits and accuracies begin anew where the number of tiers changes, as clients were able for the first
+    time.
 
     Parameters
     ----------
@@ -83,6 +84,7 @@ class TiFL:
         """Return the plan of a round."""
         work, selected = full_work(problem), np.zeros(problem.clients, dtype=bool)
         reason = np.full(problem.clients, "in another tier", dtype="U24")
+        self._forget_moved(problem)
         for cell, own, rng in able_by_cell(problem, work):
             if len(own):
                 kept = self._cells.setdefault(cell, Tiers())
@@ -92,8 +94,16 @@ class TiFL:
                 selected[rng.choice(tier, min(problem.clients_per_cell, len(tier)), replace=False)] = True
         return work.plan(problem, selected, reason)
 
+    def _forget_moved(self, problem: Problem) -> None:
+        """Take clients out of the tiers of cells in which they are no longer."""
+        cell_of = dict(zip(problem.known.clients.tolist(), problem.cell.tolist(), strict=True))
+        for cell, kept in self._cells.items():
+            for client in [client for client in kept.seconds if cell_of.get(client, cell) != cell]:
+                del kept.seconds[client]
+                kept.told.pop(client, None)
+
     def _tier(self, kept: Tiers, problem: Problem, own: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """Return the able clients of the tier that is drawn for this round, or all of them where no tier can be."""
+        """Return the able clients of the tier that is drawn for this round, with its neighbours' where they are few."""
         place = dict(zip(problem.known.clients[own].tolist(), own.tolist(), strict=True))
         number = max(1, min(self.tiers, len(kept.seconds) // kept.wanted))
         by_delay = sorted(kept.seconds, key=lambda client: (kept.seconds[client], client))
@@ -102,10 +112,8 @@ class TiFL:
             kept.chances, kept.credits = [1 / number] * number, [self.credits] * number
             kept.rounds, kept.accuracies = 0, []
         able = [np.array([place[client] for client in tier if client in place], dtype=int) for tier in tiers]
-        enough = np.array([len(one) >= problem.clients_per_cell for one in able])
-        if not enough.any():
-            return own
-        if self.credits and not np.array(kept.credits)[enough].any():
+        there = np.array([len(one) > 0 for one in able])
+        if self.credits and not np.array(kept.credits)[there].any():
             kept.credits = [credit + self.credits for credit in kept.credits]
         left = np.array(kept.credits) > 0 if self.credits else np.ones(number, dtype=bool)
         accuracy = np.array(
@@ -114,14 +122,14 @@ class TiFL:
         is_time = kept.rounds and kept.rounds % self.interval == 0 and not np.isnan(accuracy).any()
         if is_time and accuracy[kept.last] <= kept.accuracies[0][kept.last]:
             kept.chances = changed_chances(accuracy, left).tolist()
-        possible = left & enough
+        possible = left & there
         chance = np.where(possible, kept.chances, 0.0)
         chance = chance / chance.sum() if chance.any() else possible / possible.sum()
         kept.last = int(rng.choice(number, p=chance))
         kept.credits[kept.last] -= bool(self.credits)
         kept.rounds += 1
         kept.accuracies = [*kept.accuracies, accuracy.tolist()][-self.interval :]
-        return able[kept.last]
+        return with_neighbours(able, kept.last, problem.clients_per_cell)
 
     def state_dict(self) -> dict[str, Any]:
         """Return what must survive an interruption."""
@@ -130,6 +138,16 @@ class TiFL:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take back what `state_dict` returned."""
         self._cells = {cell: Tiers(**kept) for cell, kept in state["cells"].items()}
+
+
+def with_neighbours(tiers: list[np.ndarray], drawn: int, least: int) -> np.ndarray:
+    """Return the clients of a tier, joined by those of the nearest ones until there are enough, the faster first."""
+    found = tiers[drawn]
+    for tier in sorted(set(range(len(tiers))) - {drawn}, key=lambda tier: (abs(tier - drawn), tier)):
+        if len(found) >= least:
+            break
+        found = np.concatenate([found, tiers[tier]])
+    return found
 
 
 def learn(kept: Tiers, problem: Problem, work: FullWork, there: np.ndarray, own: np.ndarray) -> None:

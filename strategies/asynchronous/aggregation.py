@@ -100,7 +100,7 @@ def asynchronous_round(
         if not reply.has_error():
             first.setdefault(arrival.flight.node, message)
             by_node.setdefault(arrival.flight.node, []).append(reply)
-    merged = [_as_one(first[node], own, edge.weight_key) for node, own in by_node.items()]
+    merged = [as_one(first[node], own, edge.weight_key) for node, own in by_node.items()]
     return edge.aggregated(server_round, arrays, list(first.values()), merged, failures), arrivals
 
 
@@ -162,8 +162,8 @@ def _instruction(node_id: int, arrays: ArrayRecord, config: ConfigRecord) -> Mes
     return Message(content, dst_node_id=node_id, message_type=MessageType.TRAIN)
 
 
-def _as_one(message: Message, replies: Sequence[Message], weight_key: str) -> Message:
-    """Return a node's replies as one: their mean by weight, with the sum of their weights.
+def as_one(message: Message, replies: Sequence[Message], weight_key: str) -> Message:
+    """Return a node's replies as one: their mean by weight, with the sum of their weights, and the last one's configs.
 
     So a node has one vote, however fast it is, where a strategy takes a median, say.
     """
@@ -181,6 +181,8 @@ def _as_one(message: Message, replies: Sequence[Message], weight_key: str) -> Me
         elif isinstance(record, MetricRecord):
             mean = {key: np.average([r[key] for r in own], axis=0, weights=shares).tolist() for key in record}
             records[name] = MetricRecord({**mean, weight_key: float(weights.sum())})
+        else:
+            records[name] = own[-1]
     return Message(RecordDict(records), reply_to=message)
 
 

@@ -96,6 +96,8 @@ class Odd(Points):
         model = super().model()
         if self.what == "mask":
             model.join.register_buffer("mask", torch.full((2,), -torch.inf))
+        if self.what == "sparse":
+            model.join.register_buffer("links", torch.eye(2).to_sparse(), persistent=False)
         if self.what == "outputs":
             model.head = nn.Sequential(model.head, Transposed())
         return model

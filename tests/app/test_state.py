@@ -73,6 +73,18 @@ def test_a_state_without_a_version_is_of_the_first(folder):
     assert main([f"resume={folder}"]) == 0
 
 
+def test_a_run_whose_examples_flower_shared_out_unshuffled_does_not_go_on_with_others(tmp_path, capsys):
+    pytest.importorskip("flwr_datasets")
+    partition = "flwr:IidPartitioner"
+    folder = run_app(tmp_path / "run", algorithm="fedavg", partition=partition, num_clients=4, global_rounds=1)
+    state = load_state(folder / "state.npz")
+    save_state(folder / "state.npz", {**state, "data": state["data"].removesuffix(" shuffled")})
+    assert main([f"resume={folder}", "global-rounds=2"]) == 2
+    assert f"partition = '{partition}': allowed is that of a run of this edition" in capsys.readouterr().err
+    save_state(folder / "state.npz", state)
+    assert main([f"resume={folder}", "global-rounds=2"]) == 0
+
+
 def of(state, *path):
     """Return what holds the last part of a path."""
     for part in path[:-1]:

@@ -296,6 +296,26 @@ def test_what_a_strategy_makes_of_its_config_adds_up_as_in_flower_and_in_a_resum
     assert resumed == flat
 
 
+def test_a_second_run_begins_with_its_own_config_and_what_is_taken_out_stays_out():
+    seen = []
+
+    class Warming(FedAvg):
+        def configure_train(self, server_round, arrays, config, grid):
+            seen.append(("warm" in config, list(config["rates"])))
+            config.pop("warm", None)
+            config["rates"][0] *= 0.5
+            return super().configure_train(server_round, arrays, config, grid)
+
+    grid = toy_grid(4)
+    strategy = Hierarchical(FedAvg(**ANY), lambda n, s: Warming(**ANY), toy_topology(grid, 2))
+    told = ConfigRecord({"warm": 1, "rates": [0.8]})
+    for _ in range(2):
+        list(strategy.rounds(grid, to_record(initial()), 3, train_config=told))
+    one_run = [(True, [0.8])] * 2 + [(False, [0.4])] * 2 + [(False, [0.2])] * 2
+    assert seen == one_run * 2
+    assert dict(told) == {"warm": 1, "rates": [0.8]}
+
+
 def test_another_value_from_above_replaces_what_a_strategy_made_of_the_one_before():
     seen = []
 
@@ -599,6 +619,19 @@ def test_a_cloud_that_would_wait_for_more_edges_and_shared_strategies_are_refuse
     shared: Strategy = FedAvg()
     with pytest.raises(ValueError, match="a new strategy for every edge"):
         Hierarchical(FedAvg(), lambda name, size: shared, {"a": [1, 2], "b": [3, 4]})
+
+
+def test_a_strategy_of_ones_own_is_not_asked_to_average_nothing_whatever_it_calls_its_attributes():
+    class Accounting(FedAvg):
+        accountant = "mine"
+
+        def aggregate_train(self, server_round, replies):
+            raise AssertionError("no model came")
+
+    grid = toy_grid(2, faults={0: "raise", 1: "raise"})
+    strategy = Hierarchical(FedAvg(**ANY), lambda n, s: Accounting(**ANY), toy_topology(grid, 1))
+    (outcome,) = strategy.rounds(grid, to_record(initial()), 1)
+    assert not outcome.is_new
 
 
 def test_a_round_without_a_model_spends_no_privacy_and_the_run_can_be_saved():

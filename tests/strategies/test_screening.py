@@ -296,4 +296,16 @@ def test_what_clients_tell_in_words_reaches_a_strategy_of_ones_own():
     (edge,) = topology.values()
     assert who == [[f"node {node}" for node in edge[:3]]]
     ((failure),) = outcome.edges["edge-0"].failures
-    assert (failure.node_id, failure.reason) == (edge[3], "its reply has no record 'about', which others have")
+    assert (failure.node_id, failure.reason) == (edge[3], "its reply has no config record 'about', which others have")
+
+
+def test_a_config_stands_in_for_no_arrays():
+    app = InProcessGrid(toy_app(), num_nodes=3)
+    nodes = list(app.get_node_ids())
+    two = {"a": to_record(initial()), "b": to_record(initial())}
+    asked = [Message(RecordDict(dict(two)), dst_node_id=node, message_type="train") for node in nodes]
+    metrics = MetricRecord({"num-examples": 1})
+    replies = [Message(RecordDict({**two, "metrics": metrics}), reply_to=message) for message in asked]
+    replies[2].content["a"] = ConfigRecord({"x": 1})
+    _, (failure,) = screen(asked, replies, "num-examples")
+    assert (failure.node_id, failure.reason) == (nodes[2], "its reply has no record 'a', which others have")

@@ -30,25 +30,37 @@ def test_plain_data_come_back_as_they_were(held):
     assert type(new.held) is type(held)
 
 
+class Spent:
+    """Keeps itself, as Flower's accountants of privacy do."""
+
+    def __init__(self):
+        self.rounds = {1, 2}
+
+    def state_dict(self):
+        return {"rounds": sorted(self.rounds)}
+
+    def load_state_dict(self, state):
+        self.rounds = set(state["rounds"])
+
+
 def test_what_keeps_itself_goes_on_where_it_was():
-    """As Flower's accountants of privacy do."""
-
-    class Spent:
-        def __init__(self):
-            self.rounds = {1, 2}
-
-        def state_dict(self):
-            return {"rounds": sorted(self.rounds)}
-
-        def load_state_dict(self, state):
-            self.rounds = set(state["rounds"])
-
     used, new = Holding(Spent()), Holding(Spent())
     used.held.rounds.add(3)
     own = new.held
     restore_strategy_state(new, strategy_state(used), built_attributes(new))
     assert new.held is own
     assert own.rounds == {1, 2, 3}
+
+
+def test_what_keeps_itself_and_tells_what_can_not_be_saved_is_named():
+    with pytest.raises(TypeError, match=r"Holding\.held\.state_dict\(\) holds a Tensor, which can't be saved"):
+        strategy_state(Holding(nn.Linear(2, 2)))
+
+
+def test_what_keeps_itself_has_to_be_there_when_a_run_goes_on():
+    saved = strategy_state(Holding(Spent()))
+    with pytest.raises(ValueError, match=r"Holding\.held is made during a run: make it in __init__"):
+        restore_strategy_state(Holding(None), saved, built_attributes(Holding(None)))
 
 
 def test_the_privacy_that_flowers_accountant_counts_goes_on():
@@ -88,7 +100,6 @@ def test_generators_go_on_where_they_were(make):
         [np.random.default_rng(0)],
         {"a": random.Random(0)},
         {"a": FedAvg()},
-        nn.Linear(2, 2),
     ],
     ids=lambda held: type(held).__name__,
 )

@@ -14,7 +14,7 @@ from espalier.app.algorithms.strategies import edge_strategy
 from espalier.app.checks.algorithm_laws import check_algorithm
 from espalier.app.checks.task_laws import BASIC, LAWS, check_task
 from espalier.app.command_line import main
-from espalier.app.tasks import Examples, OwnTask
+from espalier.app.tasks import Examples, OwnTask, Pool
 from espalier.strategies import StrategyEdge
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
@@ -40,6 +40,21 @@ class Numbers(OwnTask):
         inputs = torch.randn(20, 1, generator=rng)
         examples = Examples(inputs, (inputs[:, 0] > 0).long())
         return examples, examples
+
+
+class SharedNumbers(Numbers):
+    """A pool whose labels are no classes."""
+
+    def pool(self):
+        inputs = torch.randn(200, 1, generator=torch.Generator().manual_seed(0))
+        examples = Examples(inputs, inputs[:, 0] * 2)
+        return Pool(examples, examples)
+
+    def model(self):
+        return nn.Linear(1, 1)
+
+    def loss(self, outputs, labels):
+        return ((outputs[:, 0] - labels) ** 2).mean()
 
 
 class Drawn(Numbers):
@@ -200,6 +215,7 @@ def test_a_law_that_a_task_breaks_is_named_and_no_other(task, law):
 
 def test_a_task_that_is_right_breaks_none():
     assert check_task(Numbers) == []
+    assert check_task(SharedNumbers) == []
 
 
 @pytest.mark.parametrize("name", ["sfl-v2", "cse-fsl", "fsl-sage", "decoupled", "scaffold", "rawhfl", "top-popular"])

@@ -6,11 +6,13 @@ import shutil
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from espalier.app.command_line import main
 from espalier.app.reports.saved import saved_config
 from espalier.app.run import export
 from espalier.app.run.export import trained_model
+from espalier.app.run.onnx_files import exported, largest_difference
 from espalier.app.wiring.task_of_run import build_task
 
 pytest.importorskip("onnxscript")
@@ -104,3 +106,26 @@ def test_a_clients_own_head_takes_the_place_of_the_common_one(run, tmp_path):
     biases = [trained(run, client)[1].head.bias.tolist() for client in (None, 0, 1)]
     assert biases[0] == biases[1]
     assert biases[2] == list(range(10))
+
+
+def test_a_model_that_was_copied_with_its_config_is_enough(run, tmp_path):
+    for name in ("config.json", "model.pt"):
+        shutil.copy(run / name, tmp_path)
+    assert main(["export", str(tmp_path), "--onnx"]) == 0
+    assert (tmp_path / "model.onnx").is_file()
+
+
+class OfTwo(nn.Module):
+    """Takes a dict of tensors."""
+
+    def __init__(self):
+        super().__init__()
+        self.left, self.right = nn.Linear(3, 2), nn.Linear(4, 2)
+
+    def forward(self, parts):
+        return self.left(parts["left"]) * self.right(parts["right"])
+
+
+def test_a_model_of_a_dict_is_exported_too():
+    model, inputs = OfTwo().eval(), {"left": torch.randn(5, 3), "right": torch.randn(5, 4)}
+    assert largest_difference(exported(model, inputs, 2), inputs, model(inputs)) < 1e-5

@@ -50,11 +50,11 @@ def folder(tmp_path_factory):
     save("gaps", {"age": [1.0, None] * 15, "label": labels})
     tests = {"a": age[:6], "label": labels[:6]}
 
-    def save_pools(name, train, test, label_names=((), ())):
+    def save_pools(name, train, test, classes=("", ""), of="label"):
         made = {"train": datasets.Dataset.from_dict(train), "test": datasets.Dataset.from_dict(test)}
-        for pool, names in zip(made, label_names, strict=True):
+        for pool, names in zip(made, classes, strict=True):
             if names:
-                made[pool] = made[pool].cast_column("label", datasets.ClassLabel(names=list(names)))
+                made[pool] = made[pool].cast_column(of, datasets.ClassLabel(names=list(names)))
         # As DatasetDict.save_to_disk writes it, which wants columns of one kind.
         for pool, one in made.items():
             one.save_to_disk(str(root / name / pool))
@@ -66,6 +66,7 @@ def folder(tmp_path_factory):
     save_pools("texts and classes", {**numbers, "label": ["p", "q", "r"] * 10}, tests, ("", "pqr"))
     save_pools("texts and numbers", numbers, {**tests, "a": [str(value) for value in age[:6]]})
     save_pools("lacking", {**numbers, "b": age}, tests)
+    save_pools("inputs", {**numbers, "b": labels}, {**tests, "b": labels[:6]}, ("xyz", "zyx"), "b")
     save_pools("constant", {**numbers, "b": [0.1] * 30}, {**tests, "b": [0.1, 0.2] * 3})
     save_pools("beyond", {**numbers, "b": [1e300, -1e300] * 15}, {**tests, "b": [0.0] * 6})
     vocabulary = {word: i for i, word in enumerate(["[UNK]", "red", "green", "blue", "thing", "[PAD]"])}
@@ -236,6 +237,7 @@ def test_a_model_of_ones_own_gets_the_columns(folder):
         ("texts and classes", {}, "data.label = 'label': .* kind in both pools: texts to train, named classes to test"),
         ("texts and numbers", {}, "data.inputs = 'a': .* kind in both pools: numbers to train, texts to test"),
         ("lacking", {}, "data.inputs = 'b': .* kind in both pools: numbers to train, nothing to test"),
+        ("inputs", {}, "data.inputs = 'b': allowed is a column whose classes have one order in both"),
         ("beyond", {}, "data.inputs = 'b': allowed is columns whose variance is below 1e308"),
     ],
 )

@@ -84,6 +84,10 @@ def test_a_task_that_does_not_fit_is_one_line_before_training(tmp_path, capsys, 
     assert not (tmp_path / "run").exists()
 
 
+def test_a_buffer_that_stays_and_does_not_travel_may_be_sparse(tmp_path):
+    assert lines(run_app(tmp_path / "run", task=own("Odd(what='sparse')"), global_rounds=1), "global")
+
+
 LOSS = "one whose loss(outputs, labels) takes what its model gives, and its labels (RuntimeError: "
 MEAN = "one whose loss(outputs, labels) gives the mean, a tensor () with a gradient, not "
 FIGURES = "one whose metrics(outputs, labels) returns numbers by name ("

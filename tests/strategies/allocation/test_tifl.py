@@ -62,7 +62,8 @@ def algorithm_2(
 ) -> list[list[int]]:
     """Return the same by the paper's algorithm with the probabilities of its public port, one step after the other.
 
-    Tiers are of all clients seen so far, and those are drawn that have enough who are there.
+    Tiers are of all clients seen so far, and those are drawn of whom somebody is there; where they are few, the nearest
+    tiers join, one after the other.
     """
     delay, told, most, chance, left, found, seen, current = {}, {}, 0, [], [], [], [], 0
     for number in range(1, last + 1):
@@ -77,11 +78,8 @@ def algorithm_2(
             chance, left, seen = [1 / len(tiers)] * len(tiers), [credits] * len(tiers), []
         rng = np.random.default_rng([number, 0])
         able = [[client for client in tier if client in here] for tier in tiers]
-        enough = [t for t in range(len(tiers)) if len(able[t]) >= wanted]
-        if not enough:
-            found.append(sorted(rng.choice(here, wanted, replace=False).tolist()))
-            continue
-        if sum(left[t] for t in enough) == 0:
+        drawable = [t for t in range(len(tiers)) if able[t]]
+        if sum(left[t] for t in drawable) == 0:
             left = [one + credits for one in left]
         seen.append([sum(told[client] for client in tier) / len(tier) for tier in tiers])
         before = len(seen) - 1  # the paper counts from 0
@@ -91,12 +89,18 @@ def algorithm_2(
             chance = [0.0] * len(tiers)
             for i, tier in enumerate(sorted(with_credits, key=lambda t: seen[-1][t])):
                 chance[tier] = (n - i) / (n * (n + 1) / 2)
-        weights = np.array([chance[t] if left[t] > 0 and t in enough else 0.0 for t in range(len(tiers))])
+        weights = np.array([chance[t] if left[t] > 0 and t in drawable else 0.0 for t in range(len(tiers))])
         if weights.sum() == 0:
-            weights = np.array([float(left[t] > 0 and t in enough) for t in range(len(tiers))])
+            weights = np.array([float(left[t] > 0 and t in drawable) for t in range(len(tiers))])
         current = int(rng.choice(len(tiers), p=weights / weights.sum()))
         left[current] -= 1
-        found.append(sorted(rng.choice(able[current], wanted, replace=False).tolist()))
+        joined, distance = list(able[current]), 0
+        while len(joined) < wanted:
+            distance += 1
+            for tier in (current - distance, current + distance):
+                if len(joined) < wanted and 0 <= tier < len(tiers):
+                    joined += able[tier]
+        found.append(sorted(rng.choice(joined, wanted, replace=False).tolist()))
     return found
 
 
@@ -115,21 +119,38 @@ def test_with_clients_away_it_adapts_and_credits_run_out():
     first = rounds(solver, 1, 18, three_away)
     kept = solver.state_dict()["cells"][0]
     assert (kept["rounds"], kept["credits"]) == (18, [0] * 6)
-    tier_of = {client: tier for tier, members in enumerate(np.array_split(by_delay(), 6)) for client in members}
-    drawn = [{tier_of[client] for client in selected} for selected in first]
-    assert sorted(tier for (tier,) in drawn) == sorted(3 * list(range(6)))
+    assert {len(selected) for selected in first} == {3}
     assert kept["chances"] != [1 / 6] * 6
 
 
-def test_where_no_tier_has_enough_all_who_are_able_are_one():
+def test_where_no_tier_has_enough_the_nearest_ones_join():
     solver = TiFL(credits=10)
     (drawn,) = rounds(solver, 1, 1)
-    before = solver.state_dict()["cells"][0]["credits"]
     one_of_each = by_delay()[::4]
     found = rounds(solver, 2, 40, lambda _: sorted(one_of_each))
     assert {client for selected in found for client in selected} == set(one_of_each)
     assert {len(selected) for selected in [drawn, *found]} == {3}
-    assert solver.state_dict()["cells"][0]["credits"] == before
+    assert sum(solver.state_dict()["cells"][0]["credits"]) == 5 * 10 - 40
+
+
+def test_who_is_left_of_a_tier_is_drawn_still():
+    left = sorted(by_delay()[4:] + by_delay()[:1])  # of the fastest four one stays
+    solver = TiFL()
+    rounds(solver, 1, 3)
+    found = rounds(solver, 4, 59, lambda _: left)
+    (fastest,) = set(by_delay()[:4]) & set(left)
+    assert any(fastest in selected for selected in found)
+
+
+def test_who_has_moved_is_in_the_tiers_of_the_new_cell_alone():
+    solver, base = TiFL(), problem_of(20, 0, 3)
+    cell = np.repeat([0, 1], 10)
+    moved = np.where(np.arange(20) == 0, 1, cell)
+    for cells in (cell, moved):
+        solver(replace(base, cell=cells))
+    cells = solver.state_dict()["cells"]
+    assert sorted(cells[0]["seconds"]) == list(range(1, 10))
+    assert sorted(cells[1]["seconds"]) == [0, *range(10, 20)]
 
 
 def test_without_credits_no_tier_runs_out():

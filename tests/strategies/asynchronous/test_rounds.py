@@ -4,7 +4,7 @@ import logging
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, ConfigRecord
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp.strategy import FedAdam, FedAvg, FedMedian
 
 from espalier.sim.clock import EventClock
@@ -23,6 +23,7 @@ from espalier.strategies.asynchronous import (
     hinge,
     polynomial,
 )
+from espalier.strategies.asynchronous.aggregation import as_one
 from tests.strategies.guards.tight import tight
 from tests.strategies.test_hostile import LIAR, telling
 from tests.strategies.toys import (
@@ -502,3 +503,18 @@ def test_a_bad_reply_is_judged_before_it_is_kept():
     assert "strange" in kept[LIAR]["fault"]
     (failure,) = next(rounds).edges["edge-0"].updates[0].failures
     assert (failure.node_id, failure.reason) == (liar, kept[LIAR]["fault"])
+
+
+def test_of_a_node_that_comes_twice_its_last_words_count():
+    grid = InProcessGrid(toy_app(), 1)
+    (node,) = grid.get_node_ids()
+    asked = Message(RecordDict(), dst_node_id=node, message_type="train")
+
+    def reply(examples, who):
+        metrics = MetricRecord({"num-examples": examples, "train_loss": float(examples)})
+        records = {"arrays": to_record(initial()), "metrics": metrics, "about": ConfigRecord({"who": who})}
+        return Message(RecordDict(records), reply_to=asked)
+
+    one = as_one(asked, [reply(1, "first"), reply(3, "last")], "num-examples").content
+    assert dict(one["about"]) == {"who": "last"}
+    assert dict(one["metrics"]) == {"num-examples": 4.0, "train_loss": 2.5}
