@@ -21,7 +21,8 @@ SETTINGS = HERE / "niid-bench-cifar10.toml"
 ROWS = Rows(SETTINGS, HERE / "sweeps/niid-bench-rows.toml", ("algorithm", "cloud-strategy"))
 # The best accuracy over 50 rounds; FedProx has the best of four mu.
 PUBLISHED = {"FedAvg": 0.6247, "SCAFFOLD": 0.6808, "FedProx": 0.6563, "FedNova": 0.6389}
-SHOWN = (5, 10, 20)
+LEAST, ALL = 20, 50  # rounds of a recorded run
+SHOWN = (5, 10, LEAST, ALL)
 
 
 def cnn(num_classes: int, input_shape: tuple[int, int, int]) -> nn.Module:
@@ -49,19 +50,23 @@ def cnn(num_classes: int, input_shape: tuple[int, int, int]) -> nn.Module:
 def print_table(lines: Sequence[RoundLine]) -> None:
     """Print the table as it is in the docs."""
     runs = by_run(lines, list(ROWS.planned))
-    titles = " | ".join(f"after {number} rounds" for number in SHOWN)
-    print(f"| | {titles} | the best of {SHOWN[-1]} | published, the best of 50 |\n|---|{'---|' * (len(SHOWN) + 2)}")
+    titles = [*(f"after {number} rounds" for number in SHOWN), *(f"the best of {number}" for number in (LEAST, ALL))]
+    print(f"| | {' | '.join(titles)} | published, the best of {ALL} |\n|---|{'---|' * (len(titles) + 1)}")
     for row in dict.fromkeys(row for row, _ in runs):
-        own = [rounds[: SHOWN[-1]] for (name, _), rounds in runs.items() if name == row]
-        cells = [mean_of([rounds[number - 1].accuracy for rounds in own], 4) for number in SHOWN]
-        cells.append(mean_of([max(line.accuracy for line in rounds) for rounds in own], 4))
+        own = [[line.accuracy for line in rounds] for (name, _), rounds in runs.items() if name == row]
+        cells = [_cell([rounds[number - 1] for rounds in own if len(rounds) >= number]) for number in SHOWN]
+        cells += [_cell([max(rounds[:number]) for rounds in own if len(rounds) >= number]) for number in (LEAST, ALL)]
         print(f"| {row} | {' | '.join(cells)} | {PUBLISHED[row.split()[0]]:.4f} |")
+
+
+def _cell(accuracies: Sequence[float]) -> str:
+    return mean_of(accuracies, 4) if accuracies else "-"
 
 
 def row_of(run: FinishedRun) -> str:
     """Return the row of the table that a run is of, which has as many rounds as the table shows, or more."""
-    if (number := run.settings["global-rounds"]) < SHOWN[-1]:
-        raise UserError(f"{run.folder}: global-rounds = {number}: allowed is {SHOWN[-1]} or more")
+    if (number := run.settings["global-rounds"]) < LEAST:
+        raise UserError(f"{run.folder}: global-rounds = {number}: allowed is {LEAST} or more")
     return ROWS.row_of(run)
 
 
