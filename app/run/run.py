@@ -1,10 +1,11 @@
 """One run: from a validated config and an engine to a results folder."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import partial
 from logging import getLogger
 from pathlib import Path
+from typing import Any
 
 from flwr.app import ArrayRecord
 from flwr.serverapp import Grid
@@ -49,7 +50,6 @@ from espalier.app.run.resume import (
 from espalier.app.run.travelling import travelling_weights
 from espalier.app.tasks.common import compute_device, set_up_torch
 from espalier.app.tasks.recording import try_recording
-from espalier.app.tasks.task import Task
 from espalier.app.tiers.edge_host import LOOK_SECONDS, serve
 from espalier.app.tiers.listener import EdgeListener
 from espalier.app.tiers.own_hosts import edge_run, over_hosts
@@ -141,7 +141,9 @@ def run(config: RunConfig, engine: Engine, progress: ProgressDisplay, results_pa
         if config.trains_here and config.decided.records:
             try_recording(task, model, compute_device(config.device))
         begin = partial(travelling_weights, config.algorithm, config.split, config.seed, task, model)
-        state = _state_of(folder, config, task, begin()) if folder else None
+        state = None
+        if folder:
+            state = _state_of(folder, config.as_dict(), fingerprint_of(task, config.data), begin())
         opened.enter_context(lost_grid_as_user_error(folder.path if folder else path))
         streams = opened.enter_context(streams_of(config, model, task, engine.stream_patience_seconds))
         engine = opened.enter_context(_staying(engine, streams if config.devices_stay else None))
@@ -184,12 +186,14 @@ def _staying(engine: Engine, streams: Streams | None) -> AbstractContextManager[
     return engine.staying(streams.staying) if streams and keeps_nodes(engine) else nullcontext(engine)
 
 
-def _state_of(folder: ResultsFolder, config: RunConfig, task: Task, travelling: ArrayRecord) -> RunState | None:
+def _state_of(
+    folder: ResultsFolder, settings: Mapping[str, Any], fingerprint: str, travelling: ArrayRecord
+) -> RunState | None:
     """Return where a run that is resumed was; None if no round was over."""
     return resumable_state(
         folder,
-        data_fingerprint=fingerprint_of(task, config.data),
-        settings=config.as_dict(),
+        data_fingerprint=fingerprint,
+        settings=settings,
         defaults=RunConfig().as_dict(),
         weights=travelling,
     )

@@ -134,9 +134,9 @@ def check_state(used: nn.Module, new: nn.Module) -> None:
     if changed := sorted(used.state_dict().keys() ^ new.state_dict().keys()):
         wanted = "one whose model keeps its weights and buffers when it computes: another model can't take"
         raise MisfitError(f"{wanted} {changed[0]}; a buffer of its own does not travel with persistent=False")
-    buffers = dict(used.named_buffers())
+    buffers, travels = dict(used.named_buffers()), new.state_dict().keys()
     for name, buffer in new.named_buffers():
-        if name not in new.state_dict() and not (name in buffers and _are_same(buffers[name], buffer)):
+        if name not in travels and not (name in buffers and _are_same(buffers[name], buffer)):
             wanted = "one whose buffers with persistent=False stay as they are, for no message holds them:"
             raise MisfitError(f"{wanted} {name} changes when it computes")
     for name, weights in new.state_dict().items():
