@@ -9,6 +9,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 from torch import nn
 
 from espalier.app.comparison.runs import FinishedRun
@@ -18,11 +19,12 @@ from experiments.records import run_script
 
 HERE = Path(__file__).parent
 SETTINGS = HERE / "niid-bench-cifar10.toml"
-ROWS = Rows(SETTINGS, HERE / "sweeps/niid-bench-rows.toml", ("algorithm", "cloud-strategy"))
+ROWS = Rows(SETTINGS, HERE / "sweeps/niid-bench-rows.toml", ("algorithm", "cloud-strategy", "partition"))
 # The best accuracy over 50 rounds; FedProx has the best of four mu.
 PUBLISHED = {"FedAvg": 0.6247, "SCAFFOLD": 0.6808, "FedProx": 0.6563, "FedNova": 0.6389}
 LEAST, ALL = 20, 50  # rounds of a recorded run
 SHOWN = (5, 10, LEAST, ALL)
+PUBLISHED_SEED, ALPHA, LEAST_EXAMPLES = 42, 0.5, 10  # of the one split of its clients' images
 
 
 def cnn(num_classes: int, input_shape: tuple[int, int, int]) -> nn.Module:
@@ -47,6 +49,30 @@ def cnn(num_classes: int, input_shape: tuple[int, int, int]) -> nn.Module:
     )
 
 
+def published_split(labels: np.ndarray, num_clients: int) -> list[np.ndarray]:
+    """Share images out as niid_bench does, whose split has a seed of its own: as many of each class for each client.
+
+    A class is divided by shares from Dir(0.5), among those clients alone that have less than an equal part of all.
+
+    Parameters
+    ----------
+    labels : np.ndarray
+        The classes of the images of the training pool, shape ``(N,)``.
+    num_clients : int
+        The number of clients.
+    """
+    rng, parts = np.random.default_rng(PUBLISHED_SEED), [np.empty(0, int)] * num_clients
+    while min(map(len, parts)) < LEAST_EXAMPLES:
+        parts = [np.empty(0, int)] * num_clients
+        for label in np.unique(labels):
+            shuffled = rng.permutation(np.flatnonzero(labels == label))
+            wanting = np.array([len(part) < len(labels) / num_clients for part in parts])
+            shares = rng.dirichlet(np.full(num_clients, ALPHA)) * wanting
+            ends = (np.cumsum(shares / shares.sum()) * len(shuffled)).astype(int)
+            parts = [np.append(*pair) for pair in zip(parts, np.split(shuffled, ends[:-1]), strict=True)]
+    return parts
+
+
 def print_table(lines: Sequence[RoundLine]) -> None:
     """Print the table as it is in the docs."""
     runs = by_run(lines, list(ROWS.planned))
@@ -56,7 +82,12 @@ def print_table(lines: Sequence[RoundLine]) -> None:
         own = [[line.accuracy for line in rounds] for (name, _), rounds in runs.items() if name == row]
         cells = [_cell([rounds[number - 1] for rounds in own if len(rounds) >= number]) for number in SHOWN]
         cells += [_cell([max(rounds[:number]) for rounds in own if len(rounds) >= number]) for number in (LEAST, ALL)]
-        print(f"| {row} | {' | '.join(cells)} | {PUBLISHED[row.split()[0]]:.4f} |")
+        print(f"| {row} | {' | '.join(cells)} | {PUBLISHED[algorithm_of(row)]:.4f} |")
+
+
+def algorithm_of(row: str) -> str:
+    """Return which of the published algorithms a row is of."""
+    return next(name for name in PUBLISHED if row.startswith(name))
 
 
 def _cell(accuracies: Sequence[float]) -> str:

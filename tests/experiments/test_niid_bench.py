@@ -2,12 +2,13 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from espalier.app.comparison.runs import FinishedRun
 from espalier.app.ground.errors import UserError
-from experiments.niid_bench import ALL, LEAST, PUBLISHED, ROWS, cnn, main, row_of
+from experiments.niid_bench import ALL, LEAST, PUBLISHED, ROWS, algorithm_of, cnn, main, published_split, row_of
 from experiments.recorded_rounds import RoundLine, by_run
 from experiments.recorded_runs import read_lines, write_lines
 
@@ -22,7 +23,18 @@ def test_the_model_has_the_published_sizes():
 
 
 def test_the_sweep_has_the_published_rows():
-    assert {row.split()[0] for row in ROWS.planned} == set(PUBLISHED)
+    assert {algorithm_of(row) for row in ROWS.planned} == set(PUBLISHED)
+
+
+def test_their_split_divides_every_class_and_the_first_clients_have_what_they_have_there():
+    labels = np.repeat(np.arange(10), 5_000)
+    held = published_split(labels, 10)
+    assert np.array_equal(np.sort(np.concatenate(held)), np.arange(50_000))
+    counts = np.array([np.bincount(labels[part], minlength=10) for part in held])
+    assert counts.sum(axis=1).tolist() == [1785, 5453, 5426, 5263, 7013, 5062, 5051, 6092, 5142, 3713]
+    # Printed by the baseline's own lines.
+    assert counts[1].tolist() == [214, 73, 91, 3014, 562, 902, 597, 0, 0, 0]
+    assert counts[5].tolist() == [159, 28, 2370, 448, 2057, 0, 0, 0, 0, 0]
 
 
 def test_the_table_counts_rounds_from_one_and_says_where_a_run_ended_before(tmp_path, capsys):
@@ -42,7 +54,7 @@ def test_the_page_shows_what_is_recorded(capsys):
     main(["--csv", str(RECORDED)])
     assert capsys.readouterr().out in (ROOT / "docs/tables.md").read_text()
     runs = by_run(read_lines(RoundLine, RECORDED), list(ROWS.planned))
-    found = {row.split()[0]: [line.accuracy for line in rounds] for (row, _), rounds in runs.items()}
+    found = {algorithm_of(row): [line.accuracy for line in rounds] for (row, _), rounds in runs.items()}
     assert all(len(rounds) >= LEAST for rounds in found.values())
     best = {row: max(rounds[:LEAST]) for row, rounds in found.items()}
     assert best.keys() == PUBLISHED.keys()
