@@ -148,7 +148,7 @@ class Federation(Section):
         "cloud-strategy", "FedAvg"
     )
     """Strategy of the cloud: `"NAME"` or `"NAME(parameter=value, ...)"`, see below. SL and SFL-V2 work with all but
-    `FedProx`; split training without edges only with `FedAvg`.
+    `FedProx`; without edges only `"fedavg"` works with others than `FedAvg`.
     """
     edge_strategy: Annotated[EdgeStrategy, Tag.COMMON, Tag.FIRST] = parse_strategy("edge-strategy", "FedAvg")
     """Strategy of every edge, likewise. In SFL-V1, HSFL and PHSFL it aggregates the clients' whole models, client block

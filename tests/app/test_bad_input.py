@@ -133,6 +133,14 @@ def test_a_full_disk_is_named_and_what_is_anothers_fault_is_not_laid_on_it(tmp_p
             "edge-strategy=Bulyan(num_malicious_nodes=1)",
             ["edge-strategy", "or more clients of an edge: Bulyan needs the replies of 7, there are 4"],
         ),
+        (
+            "algorithm=scaffold edge-strategy=Bulyan(num_malicious_nodes=2)",
+            ["edge-strategy", "or more clients: Bulyan needs the replies of 11, there are 8"],
+        ),
+        (
+            "algorithm=scaffold cloud-strategy=FedAdam",
+            ["cloud-strategy = 'FedAdam'", "scaffold without edges averages by edge-strategy alone"],
+        ),
         ("edge-strategy=FedAvg(fraction_train=2.0)", ["fraction_train", "<= 1"]),
         ("edge-strategy=QFedAvg(client_learning_rate=0)", ["client_learning_rate", "> 0"]),
         ("edge-strategy=FedAvg(weighted_by_key='n')", ["a parameter of FedAvg"]),

@@ -9,7 +9,7 @@ from espalier.app.features.feature import Feature, Unused
 from espalier.app.ground.errors import bad_value
 from espalier.app.ground.reasons import first_reason, unused
 from espalier.app.ground.strategy_spec import StrategySpec
-from espalier.app.settings.sections import Federation, TrainSettings
+from espalier.app.settings.sections import TrainSettings
 from espalier.app.tasks.kinds import task_kind
 from espalier.app.tasks.partition import goes_by_edges
 from espalier.strategies.flower_strategies import CLIPPED_BY_CLIENTS, replies_needed, replies_to_be_robust
@@ -40,7 +40,7 @@ def check_strategies(case: Case) -> None:
         allowed = f"1.0: {samples.name} has no fraction_train"
         raise bad_value("participation", case.federation.participation, allowed)
     if not (case.on_devices or case.out_of_step):
-        _check_replies_of_all(case.federation, case.edges, is_flat=case.is_flat)
+        _check_replies_of_all(case)
 
 
 def _trains_plainly(algorithm: Algorithm) -> bool:
@@ -48,27 +48,28 @@ def _trains_plainly(algorithm: Algorithm) -> bool:
     return algorithm.client.is_plain and not (algorithm.splits or algorithm.client.stays_any)
 
 
-def _check_replies_of_all(own: Federation, edges: int, *, is_flat: bool) -> None:
+def _check_replies_of_all(case: Case) -> None:
     """Refuse a strategy that makes no model of all replies there can be, where no node says which edge it is under."""
-    for spec, replies, senders in _replies_of_tiers(own, edges, is_flat=is_flat):
+    for spec, replies, senders in _replies_of_tiers(case):
         if (needed := replies_needed(spec.build({}))) > replies:
             why = f"{spec.name} needs the replies of {needed}, there are {replies}"
             raise bad_value(spec.key, spec.text, f"another strategy, or more {senders}: {why}")
 
 
-def _replies_of_tiers(own: Federation, edges: int, *, is_flat: bool) -> list[tuple[StrategySpec, int, str]]:
+def _replies_of_tiers(case: Case) -> list[tuple[StrategySpec, int, str]]:
     """Return the strategy of each tier, how many replies it can get at least, and whose they are."""
-    if is_flat:
-        return [(own.cloud_strategy, own.num_clients, "clients")]
-    of_an_edge = own.num_clients // edges
-    return [(own.cloud_strategy, edges, "edges"), (own.edge_strategy, of_an_edge, "clients of an edge")]
+    own = case.federation
+    if case.is_flat:
+        return [(case.answered or own.cloud_strategy, own.num_clients, "clients")]
+    of_an_edge = own.num_clients // case.edges
+    return [(own.cloud_strategy, case.edges, "edges"), (own.edge_strategy, of_an_edge, "clients of an edge")]
 
 
 def falls_short(case: Case) -> dict[str, str]:
     """Return the keys of strategies that withstand fewer malicious nodes than they are told of, with the reasons."""
     reasons: dict[str, str] = {}
     share, sampled, here = case.federation.participation, case.algorithm.strategy_key, case.strategies_here
-    for spec, replies, senders in _replies_of_tiers(case.federation, case.edges, is_flat=case.is_flat):
+    for spec, replies, senders in _replies_of_tiers(case):
         if spec in here and (needed := replies_to_be_robust(spec.build({}))):
             asked = max(1, int(replies * share)) if spec.key == sampled else replies
             if asked < needed:
@@ -85,8 +86,9 @@ def _refuse_unused_strategy(algorithm: Algorithm, spec: StrategySpec, *, is_flat
     if spec.key == algorithm.strategy_key or spec.text == "FedAvg":
         return
     others = ", ".join(name for name, other in ALGORITHMS.items() if other.strategy_key == spec.key)
+    what = "by edge-strategy alone" if algorithm.strategy_key else "nothing"
     why = first_reason(
-        (is_flat, f"without edges averages nothing{algorithm.by_edges.unless}"),
+        (is_flat, f"without edges averages {what}{algorithm.by_edges.unless}"),
         (True, f"decides how edges train; other strategies are for {others}"),
     )
     raise bad_value(spec.key, spec.text, f"'FedAvg': {algorithm.name} {why}")

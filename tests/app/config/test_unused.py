@@ -134,6 +134,8 @@ def test_a_run_warns_once(tmp_path, caplog):
         ({"algorithm": "fedavg", "num-clients": 6, "cloud-strategy": "Krum(num_malicious_nodes=2)"}, 1),
         ({"algorithm": "fedavg", "num-clients": 6, "cloud-strategy": "MultiKrum(num_malicious_nodes=2)"}, 1),
         ({"algorithm": "fedavg", "num-clients": 2, "cloud-strategy": "Krum"}, None),  # which promises nothing
+        ({"algorithm": "scaffold", "num-clients": 7, "edge-strategy": "Krum(num_malicious_nodes=2)"}, None),
+        ({"algorithm": "scaffold", "num-clients": 6, "edge-strategy": "Krum(num_malicious_nodes=2)"}, 1),
         ({"num-clients": 9, "num-edges": 2, "edge-strategy": "Krum(num_malicious_nodes=1)"}, 0),  # an edge has 4 or 5
         ({"num-clients": 10, "num-edges": 2, "edge-strategy": "Krum(num_malicious_nodes=1)"}, None),
         ({"num-clients": 10, "participation": 0.9, "edge-strategy": "Krum(num_malicious_nodes=1)"}, 0),
