@@ -59,11 +59,13 @@ def check(case: Case) -> None:
 def _why_not_algorithm(case: Case) -> str:
     algorithm, client, name = case.algorithm, case.algorithm.client, f"algorithm = {case.algorithm.text!r}"
     sends_more = algorithm.adds_gradients or not client.is_plain or client.answers_itself(TRAIN)
+    sends_none = not algorithm.averages and case[Privacy].level != "example-at-client"
     mover = next(iter(case.movers), "")
     return first_reason(
         (algorithm.splits, f"{name}: activations and gradients of every example pass the cut without noise"),
         (algorithm.written, f"{name}: what the clients of an algorithm of your own send is not known"),
         (sends_more, f"{name}, whose clients send more than one update, or keep what later ones are made of"),
+        (sends_none, f"{name}, whose clients send no updates"),
         (case.rule, f"{name} with plans, which choose by what clients tell of themselves"),
         (case.out_of_step, f"{case.out_of_step}, where no fixed number of updates is averaged"),
         (mover, f"{mover}: the budget is that of an edge's clients, who must stay there"),
@@ -78,7 +80,8 @@ def _check_mean(case: Case) -> None:
         allowed = f"'equal' for {level}: with weights by examples one part of an average has no bound"
         raise bad_value("train.weighting", case.train.weighting, allowed)
     if guard.update_norm and guard.mode in ("leave-out", "clip"):
-        allowed = f"0 for {level}, or guard.mode = 'warn': one update would decide on others by their median"
+        why = "one update would decide on others by their median"
+        allowed = f"0 for {level} and guard.mode = 'leave-out', or guard.mode = 'warn': {why}"
         raise bad_value("guard.update-norm", guard.update_norm, allowed)
 
 
