@@ -6,7 +6,7 @@ from typing import Any, Final, Self
 
 from flwr.app import ConfigRecord, RecordDict
 
-from ..shared.records import records_in
+from ..shared.records import records_in, without_empty
 from ..shared.text import LONGEST_NAME, is_name, one_line, quoted
 from .frames import StreamTicket
 from .instruction import Instruction
@@ -111,14 +111,14 @@ class Profile:
             CLASS_COUNTS: list(self.class_counts),
             **(self.device.to_config() if self.device else {}),
         }
-        return RecordDict({PROFILE: ConfigRecord(config)})  # type: ignore[arg-type]
+        return RecordDict({PROFILE: ConfigRecord(without_empty(config))})
 
     @classmethod
     def from_content(cls, node_id: int, content: RecordDict) -> Self:
         """Read the records that a node sent; ValueError if it is not a profile."""
         try:
             config: Mapping[str, Any] = records_in(content, ConfigRecord)[PROFILE]
-            edge, counts = str(config[EDGE_NAME]), config[CLASS_COUNTS]
+            edge, counts = str(config.get(EDGE_NAME, "")), config.get(CLASS_COUNTS, [])
             if edge and not is_name(edge):
                 raise ValueError(f"{EDGE_NAME} is {quoted(edge)}, expected {LONGEST_NAME} printable characters at most")
             if len(counts) > MOST_CLASSES:

@@ -11,6 +11,7 @@ from typing import Any, Final, Self
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
 from ..shared.arrays import config_of, record_of, values_of
+from ..shared.records import without_empty
 from ..shared.secure.keys import KEY_BYTES
 from ..shared.secure.masks import Masked
 from ..shared.tensor_array import record_by_reference
@@ -260,7 +261,7 @@ class MaskedReply:
         """Return the records."""
         arrays = {VALUES: Array(self.masked.values), EXACT: Array(self.masked.exact)}
         config: dict[str, Any] = {TOLD: list(self.told), WITHOUT: list(self.without), HAS_LOSS: self.has_loss}
-        return {MASKED: record_by_reference(arrays), SECURE: ConfigRecord(config)}
+        return {MASKED: record_by_reference(arrays), SECURE: ConfigRecord(without_empty(config))}
 
     @classmethod
     def from_content(cls, content: RecordDict) -> Self:
@@ -346,7 +347,7 @@ class SecureUnmask(Instruction, message_type=SECURE_UNMASK, goes_on=True):
         own |= {SURVIVED: list(self.survived), DROPPED: list(self.dropped)}
         if self.signed:
             own |= {SIGNERS: list(self.signed), SIGNATURES: list(self.signed.values())}
-        return RecordDict({SECURE: ConfigRecord(own)})
+        return RecordDict({SECURE: ConfigRecord(without_empty(own))})
 
     @classmethod
     def from_content(cls, content: RecordDict) -> Self:

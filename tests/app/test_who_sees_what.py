@@ -39,7 +39,7 @@ FIGURES = {"accuracy", "loss", "num-examples"}
 COUNTS = {"num-test-examples", "num-train-examples"}
 # By the type of the message: the records that go down and those that come up. Of a record of weights the blocks, of one
 # of numbers the keys, of tensors nothing.
-PROFILE = {"query.profile": ({}, {"profile": {"class-counts", "edge-name", "partition-id", *COUNTS}})}
+PROFILE = {"query.profile": ({}, {"profile": {"class-counts", "partition-id", *COUNTS}})}
 EVALUATE = {"evaluate": ({"arrays": WHOLE, "config": {"server-round"}}, {"metrics": FIGURES})}
 TRAINED = {"metrics": {"num-examples", "train_loss"}}
 PLAN = {"cpu-frequency-hz", "local-rounds", "transmit-power-watts"}

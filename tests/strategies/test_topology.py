@@ -7,6 +7,7 @@ from itertools import chain, repeat
 import pytest
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.clientapp.mod import message_size_mod
 
 from espalier.clients.device.profile import profile_reply
 from espalier.clients.messages.frames import StreamTicket
@@ -89,6 +90,17 @@ def test_profiles_come_in_client_order_whatever_the_node_ids():
 
 def test_nodes_without_a_profile_are_left_out():
     assert [p.partition_id for p in ask_profiles(profiled_grid(4, silent=(2,)))] == [0, 1, 3]
+
+
+def test_flowers_mod_that_counts_bytes_can_be_around_a_profile():
+    app = ClientApp(mods=[message_size_mod])
+
+    @app.query("profile")
+    def profile(message, context):
+        return profile_reply(message, partition_id=context.node_config["partition-id"])
+
+    answered = ask_profiles(InProcessGrid(app, 2))
+    assert [(p.partition_id, p.edge, p.class_counts) for p in answered] == [(0, "", ()), (1, "", ())]
 
 
 GOOD = {"partition-id": 1, "edge-name": "", "num-train-examples": 1, "num-test-examples": 1, "class-counts": [1]}

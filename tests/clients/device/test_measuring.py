@@ -18,7 +18,7 @@ from espalier.clients.task import ClientTask, Examples, LocalTraining
 from espalier.sim.in_process_grid import InProcessGrid
 from espalier.strategies.split.stream import StreamServer
 
-PLAIN = {"partition-id", "edge-name", "num-train-examples", "num-test-examples", "class-counts"}
+PLAIN = {"partition-id", "num-train-examples", "num-test-examples", "class-counts"}
 EXTRA = {
     "cpu-count",
     "min-frequency-hz",

@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 import torch
 from flwr.app import Array, RecordDict
+from flwr.clientapp.mod import message_size_mod
 from flwr.serverapp.strategy import FedAdam, FedAvg
 from scipy import stats
 
+from espalier.clients.client_app import make_client_app
 from espalier.clients.messages.secure import (
     MASKED,
     SECURE,
@@ -25,6 +27,7 @@ from espalier.clients.messages.split_names import SPLIT_END
 from espalier.clients.messages.train import TRAIN
 from espalier.clients.shared.arrays import to_record, to_weights
 from espalier.clients.shared.secure.terms import SecureTerms
+from espalier.sim.in_process_grid import InProcessGrid
 from espalier.strategies.corners import EdgeOverCorners
 from espalier.strategies.randomness import derived_seed
 from espalier.strategies.secure import CLIPPED, ERROR, SUMMED, SecureAggregation
@@ -40,6 +43,13 @@ def plain(gone=(), sizes=SIZES, **options):
     """Return the rounds of plain averages without those who are gone."""
     federation = Federation(sizes=sizes)
     return federation.run(grid=failing_grid(federation, dict.fromkeys(gone, (TRAIN,))), **options)
+
+
+def test_flowers_mod_that_counts_bytes_can_be_around_a_client():
+    federation = secure_federation()
+    grid = InProcessGrid(make_client_app(federation.load, mods=[message_size_mod]), len(SIZES))
+    (outcome,) = federation.run(secure(), rounds=1, grid=grid)
+    assert len(of_last(outcome).participants) == len(SIZES)
 
 
 def distance(one, other):
