@@ -105,6 +105,15 @@ class EdgeDecorator(Edge):
         return self.edge.personalise(arrays, fine_tuning, grid)
 
 
+def check_makes_edges(make_edge: object) -> None:
+    """Raise ValueError for what can't be called with an edge's name and size to make one."""
+    wanted = "it must be a function that returns a new one: lambda name, size: FedAvg(min_available_nodes=size)"
+    if not callable(make_edge):
+        raise ValueError(f"make_edge is a {type(make_edge).__name__}: {wanted}")
+    if isinstance(make_edge, type) and make_edge.__module__.startswith("flwr."):  # it takes neither name nor size
+        raise ValueError(f"make_edge is the class {make_edge.__name__}: {wanted}")
+
+
 def edge_of(made: Strategy | EdgeRounds) -> Edge:
     """Return an edge, made of a Flower strategy if it is not one by itself; ValueError for what is neither."""
     if isinstance(made, type):

@@ -19,7 +19,7 @@ from espalier.clients.shared.records import records_in
 from .attendance import Attendance
 from .compression import PlainUplinks, Uplinks
 from .edge_base import Edge, EdgeRounds
-from .edges import edge_of
+from .edges import check_makes_edges, edge_of
 from .exchange import EDGE_FAILED, Conversations, Exchanges, Together, answered
 from .flower_strategies import check_minimum
 from .guards.bounds import Guard
@@ -149,8 +149,11 @@ class Hierarchical(Edge):
             )
         if not isinstance(cloud, Strategy):
             raise ValueError(f"the cloud's strategy is a {type(cloud).__name__}: it must be a Flower strategy")
-        if not isinstance(edge_rounds, int) or isinstance(edge_rounds, bool) or edge_rounds < 1:
-            raise ValueError(f"edge_rounds is {edge_rounds!r}: it must be a whole number of 1 or more")
+        check_makes_edges(make_edge)
+        _check_whole("edge_rounds", edge_rounds, 1)
+        _check_whole("evaluate_every", evaluate_every, 0)
+        if not (guard is None or isinstance(guard, Guard)):
+            raise ValueError(f"guard is {guard!r}: it must be an espalier.strategies.Guard")
         self.cloud = cloud
         self.topology = checked_topology(topology)
         self.edge_rounds = edge_rounds
@@ -429,7 +432,11 @@ class Hierarchical(Edge):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take back what `state_dict` returned for the same strategies and edges."""
+        """Take back what `state_dict` returned for the same strategies and edges; ValueError for other edges."""
+        if state["edges"].keys() != self.edges.keys():
+            raise ValueError(
+                f"the state is of the edges {', '.join(state['edges'])}, and here are {', '.join(self.edges)}"
+            )
         self._top.load_state_dict(state["cloud"])
         self._uplinks.load_state_dict(state.get("uplinks", {}))
         for name, edge in self.edges.items():
@@ -613,6 +620,11 @@ class Hierarchical(Edge):
 
     def _edge_grid(self, grid: Grid) -> EdgeGrid:
         return EdgeGrid(grid, tuple(self._edge_of_id))
+
+
+def _check_whole(name: str, value: object, least: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise ValueError(f"{name} is {value!r}: it must be a whole number of {least} or more")
 
 
 def _run(conversations: Conversations, conversation: Exchanges[Any], when: str) -> Any:

@@ -461,6 +461,8 @@ def test_a_run_is_asked_to_stop_when_flower_asks():
         ({"a": [1]}, FedAvg, {}, "edge 'a' has 1 node(s) but its FedAvg needs 2"),
         ({"a": [1, 2]}, FedAvg, {"edge_rounds": 0}, "edge_rounds is 0"),
         ({"a": [1, 2]}, FedAvg, {"edge_rounds": 1.5}, "edge_rounds is 1.5: it must be a whole number of 1 or more"),
+        ({"a": [1, 2]}, FedAvg, {"evaluate_every": -1}, "evaluate_every is -1: it must be a whole number of 0 or more"),
+        ({"a": [1, 2]}, FedAvg, {"guard": 10}, "guard is 10: it must be an espalier.strategies.Guard"),
         ([1, 2], FedAvg, {}, "the topology is a list: it must be node ids by the names of edges"),
         (
             {"a": [1, 2]},
@@ -474,6 +476,21 @@ def test_a_run_is_asked_to_stop_when_flower_asks():
 def test_what_cannot_work_is_refused(topology, make_edge, options, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         Hierarchical(FedAvg(**ANY), lambda name, size: make_edge(), topology, **options)
+
+
+@pytest.mark.parametrize(
+    ("make_edge", "message"),
+    [(FedAvg(), "make_edge is a FedAvg: it must"), (FedAvg, "make_edge is the class FedAvg: it")],
+)
+def test_what_makes_no_edges_is_refused(make_edge, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        Hierarchical(FedAvg(**ANY), make_edge, {"a": [1, 2]})
+
+
+def test_the_state_of_other_edges_is_refused():
+    ours, other = (Hierarchical(FedAvg(**ANY), lambda n, s: FedAvg(**ANY), {name: [1, 2]}) for name in "ab")
+    with pytest.raises(ValueError, match="the state is of the edges b, and here are a"):
+        ours.load_state_dict(other.state_dict())
 
 
 def test_a_name_is_no_strategy():
