@@ -11,6 +11,10 @@ from espalier.clients.shared.records import records_in
 
 # What Flower makes of an exception of a ClientApp: <class 'builtins.ValueError'>:<'no such column'>; it may be cut off.
 RAISED = re.compile(r"<class '(?:[^']*\.)?(?P<kind>\w+)'>:<'(?P<text>.*?)(?:'>)?$")
+# In Flower's simulation it is the traceback of a Ray worker, which ends with the exception's text.
+SIMULATED = "<class 'ray.exceptions.RayTaskError(ClientAppException)'>"
+LINK_OF_SIMULATED = "The above exception was the direct cause"
+TEXT_OF_SIMULATED = "Exception ClientAppException occurred. Message:"
 
 
 def one_line(error: Exception) -> str:
@@ -20,10 +24,19 @@ def one_line(error: Exception) -> str:
 
 def reason_of(error: Error) -> str:
     """Return why a reply is an error, in one line that is never empty."""
-    reason = text.one_line(error.reason or "")
+    raw = error.reason or ""
+    reason = text.one_line(_of_simulation(raw) if raw.startswith(SIMULATED) else raw)
     if raised := RAISED.match(reason):
         return f"{raised['kind']}: {raised['text']}"
     return reason or f"error {error.code}"
+
+
+def _of_simulation(traceback: str) -> str:
+    """Return an exception's kind and text, or its text alone where the traceback of a worker has no such kind."""
+    said = traceback.rpartition(TEXT_OF_SIMULATED)[2].strip().removesuffix("'>")
+    raised = traceback.rpartition(LINK_OF_SIMULATED)[0].rstrip()
+    kind = raised.removesuffix(f": {said}").rpartition("\n")[2].rpartition(".")[2]
+    return ": ".join(filter(None, (kind if kind.isidentifier() else "", said)))
 
 
 def number_of(value: Any) -> float | None:

@@ -5,8 +5,6 @@ from collections.abc import Mapping, Sequence
 
 from flwr.app import Error, Message
 
-from espalier.clients.shared import text
-
 from .exchange import REJECTED
 from .outcomes import Failure
 from .replies import is_training, model_sent, record_of_metrics
@@ -74,9 +72,9 @@ def screen(
     for instruction, model, reply, reason in zip(instructions, models, replies, reasons, strict=True):
         if reason:
             failures.append(Failure(instruction.metadata.dst_node_id, reason))
-            code, words = (reply.error.code, reply.error.reason or "") if reply.has_error() else (REJECTED, reason)
-            if not reply.has_error() or text.one_line(words) != words:  # strategies write them into the log
-                reply = Message(Error(code, text.one_line(words)), reply_to=instruction)
+            code, words = (reply.error.code, reply.error.reason) if reply.has_error() else (REJECTED, None)
+            if words != reason:  # strategies write them into the log
+                reply = Message(Error(code, reason), reply_to=instruction)
         else:
             bring_into_form(model, reply, usual, names)
             mark_screened(reply.content)

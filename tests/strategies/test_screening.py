@@ -181,13 +181,25 @@ def test_a_strategy_that_makes_its_messages_lazily_draws_by_the_seed_too():
     assert [len(places) for places in drawn[0]] == [4, 4]
 
 
+def of_simulation(raised, said):
+    """Return the reason of Flower's simulation for what a ClientApp raised: the traceback of a Ray worker."""
+    worker = "\x1b[36mray::ClientAppActor.run()\x1b[39m (pid=7, ip=192.0.2.2, actor_id=e8a9)"
+    frame = '  File "/app/client.py", line 4, in train\n    raise '
+    link = "The above exception was the direct cause of the following exception:"
+    end = f"flwr.clientapp.client_app.ClientAppException: \nException ClientAppException occurred. Message:{said}'>"
+    kind = "<class 'ray.exceptions.RayTaskError(ClientAppException)'>"
+    return f"{kind}:<'{worker}\n{20 * frame}\n{raised}\n\n{link}\n\n{worker}\n{frame}\n{end}"
+
+
 def test_the_reason_of_an_error_reply_reaches_a_strategy_in_one_printable_line():
     ensure_run_id()
     instruction = Message(RecordDict(), 7, "train")
     odd, plain = "no room\nround 9: all is well \x1b[2J \udc80", "no room"
-    replies = [Message(Error(203, reason), reply_to=instruction) for reason in (odd, plain)]
-    screened, _ = screen([instruction] * 2, replies, "num-examples")
-    assert [reply.error.code for reply in screened] == [203, 203]
+    reasons = odd, plain, of_simulation("ValueError: no room", " no room")
+    replies = [Message(Error(203, reason), reply_to=instruction) for reason in reasons]
+    screened, _ = screen([instruction] * 3, replies, "num-examples")
+    assert [reply.error.code for reply in screened] == [203, 203, 203]
+    assert screened[2].error.reason == "ValueError: no room"
     assert screened[0].error.reason == "no room round 9: all is well \\x1b[2J \\udc80"
     assert screened[1] is replies[1]
 
@@ -195,6 +207,10 @@ def test_the_reason_of_an_error_reply_reaches_a_strategy_in_one_printable_line()
 @pytest.mark.parametrize(
     ("reason", "said"),
     [
+        (of_simulation("RuntimeError: no\nroom", " no\nroom"), "RuntimeError: no room"),
+        (of_simulation("my_app.client.Odd: a: b", " a: b"), "Odd: a: b"),
+        (of_simulation("ValueError", ""), "ValueError"),
+        (of_simulation("told otherwise", " no room"), "no room"),
         (
             "<class 'app.errors.UserError'>:<'data-dir = '/x': no such folder'>",
             "UserError: data-dir = '/x': no such folder",
