@@ -153,7 +153,17 @@ def call_with(spec: ObjectSpec, offered: Mapping[str, Any], *, to_any: Iterable[
     except FAULTS as error:  # it is foreign code
         reason = error_and_place(error, files_of(function))
         allowed = f"what takes {', '.join(arguments) or 'no arguments'} and does not fail ({reason})"
+        if offered and not _is_callable_with(function, arguments):
+            allowed = f"{allowed}; parameters of these names are given: {', '.join(offered)}"
         raise bad_value(spec.key, spec.text, allowed) from None
+
+
+def _is_callable_with(function: Callable[..., Any], arguments: Mapping[str, Any]) -> bool:
+    try:
+        inspect.signature(function).bind(**arguments)
+    except TypeError:
+        return False
+    return True
 
 
 def parameters_of(spec: ObjectSpec, function: Callable[..., Any]) -> tuple[set[str], bool]:

@@ -304,6 +304,9 @@ def own_blocks(num_clients, num_edges, each):
     return [range(each * i, each * (i + 1)) for i in range(num_clients * num_edges // num_edges)]
 
 
+def own_of_other_names(y, seed): ...
+
+
 def own_leaky(labels, num_clients, what):
     held = [list(part) for part in np.array_split(np.arange(len(labels)), num_clients)]
     if what == "twice":
@@ -330,6 +333,12 @@ def test_a_function_of_ones_own_shares_out_and_the_test_pool_follows():
     assert test.sum() == len(TEST)
     blocks = partition(TRAIN, TEST, scheme=f"{__name__}:own_blocks(each=500)", num_clients=10, num_edges=2, seed=4)
     assert np.array_equal(counts(blocks, TEST, "test"), 100 * np.eye(10))
+
+
+def test_a_function_whose_parameters_have_other_names_is_told_which_are_given():
+    names = "'y'.*; parameters of these names are given: labels, num_clients, num_edges, seed"
+    with pytest.raises(UserError, match=names):
+        partition(TRAIN, TEST, scheme=f"{__name__}:own_of_other_names", num_clients=10, seed=0)
 
 
 @pytest.mark.parametrize(
