@@ -92,7 +92,8 @@ class SplitEdge(Edge):
     Raises
     ------
     ValueError
-        If the model is not such a list, or has not such a cut (where clients may differ, in the first round).
+        If the model is not such a list, or has not such a cut (where clients may differ, in the first round); if
+        another argument is not as above.
     """
 
     is_guarded = True
@@ -118,6 +119,10 @@ class SplitEdge(Edge):
         guard: UpdateGuard | None = None,
         evaluates_whole: bool = False,
     ) -> None:
+        if not isinstance(evaluation, StrategyEdge):
+            raise ValueError(f"evaluation is a {type(evaluation).__name__}: it must be a StrategyEdge(...)")
+        if not 0 < participation <= 1:
+            raise ValueError(f"participation is {participation!r}: it must be above 0, and 1 at most")
         first = min(legal_cuts(model))
         self.model = model
         self.cut_of = lambda node_id: Cut.of(model, cut_of(node_id))

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from espalier.clients.messages.labels import IGNORED, LabelsQuery, LabelTerms, RegisteredLabels
-from espalier.clients.messages.split_names import INDICES, LABELS_CHANGED
+from espalier.clients.messages.split_names import INDICES, LABELS, LABELS_CHANGED
 
 from ..exchange import Exchanges
 from ..outcomes import Failure
@@ -28,6 +28,8 @@ class Labels:
     """
 
     def __init__(self, policy: str, shape: tuple[int, ...] = ()) -> None:
+        if policy not in (INDICES, LABELS):
+            raise ValueError(f"label_policy is {policy!r}: allowed are {INDICES!r} and {LABELS!r}")
         self.policy = policy
         self.shape = shape
         self._registered: dict[int, RegisteredLabels] = {}

@@ -8,15 +8,18 @@ from itertools import count
 import pytest
 import torch
 from flwr.app import ArrayRecord
+from flwr.serverapp.strategy import FedAvg
 from torch import nn
 
 from espalier.clients.split.session import Session, SessionTerms
 from espalier.clients.split.sessions import Sessions
 from espalier.clients.whole.training import local_sgd, make_optimizer
+from espalier.strategies import StrategyEdge
 from espalier.strategies.split import Cut, Relay, SplitFedV1, SplitFedV2
 from espalier.strategies.split.cuts import legal_cuts
 from espalier.strategies.split.serving import MiniBatch
 from tests.strategies.split.federation import (
+    SHAPE,
     Federation,
     assert_close,
     every,
@@ -41,6 +44,20 @@ def test_an_illegal_cut_is_refused_with_those_that_are_legal(kind, cut):
     federation = Federation()
     with pytest.raises(ValueError, match=f"^cut {cut}: allowed are 1, 2, 3; the last block stays at the server$"):
         federation.run(federation.split(kind, every(cut) if kind is SplitFedV1 else cut))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"label_policy": "index"}, "label_policy is 'index': allowed are 'indices' and 'labels'"),
+        ({"participation": 2}, "participation is 2: it must be above 0, and 1 at most"),
+        ({"evaluation": FedAvg()}, r"evaluation is a FedAvg: it must be a StrategyEdge"),
+    ],
+)
+def test_arguments_of_another_kind_are_refused(wrong, message):
+    given = {"input_shape": SHAPE, "evaluation": StrategyEdge(FedAvg()), **wrong}
+    with pytest.raises(ValueError, match=message):
+        SplitFedV1(tiny_model(), every(1), partial(torch.optim.SGD, lr=0.1), **given)
 
 
 @pytest.mark.parametrize("kind", [SplitFedV1, SplitFedV2, Relay])
