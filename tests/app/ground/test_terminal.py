@@ -114,7 +114,7 @@ def test_a_folder_whose_name_is_no_text_can_be_swept_into_and_compared(tmp_path,
     except OSError:
         pytest.skip("this file system has names that are texts only")
     for _ in range(2):  # the second time it reads its own table
-        assert main(["sweep", *TINY, "global-rounds=1", "seed=0,1", f"output-dir={folder}"]) == 0
+        assert main(["sweep", *TINY, "global-rounds=1", "seed=0", f"output-dir={folder}"]) == 0
     assert "/\\udcff/seed-0" in (folder / "runs.csv").read_text(encoding="utf-8")
     assert main(["compare", str(folder)]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == f"comparison: {tmp_path}/\\udcff/comparison"

@@ -43,11 +43,11 @@ def test_a_second_process_is_told_who_has_the_folder(tmp_path):
 
 def test_of_two_that_resume_at_once_one_does_or_one_after_the_other(tmp_path):
     folder = run_app(tmp_path / "run", global_rounds=1, **SMALL)
-    both = [resume(folder, "global-rounds=30") for _ in range(2)]
+    both = [resume(folder, "global-rounds=12") for _ in range(2)]
     errors = [process.communicate(timeout=60)[1] for process in both]
     assert sorted(process.returncode for process in both) in ([0, 2], [0, 0])
     assert [process.returncode == 2 for process in both] == ["has it" in error for error in errors]
-    assert same_weights(folder, run_app(tmp_path / "whole", global_rounds=30, **SMALL))
+    assert same_weights(folder, run_app(tmp_path / "whole", global_rounds=12, **SMALL))
 
 
 def test_who_looks_at_a_folder_leaves_nothing_in_it(tmp_path, monkeypatch):

@@ -11,8 +11,10 @@ import time
 
 import pytest
 
+from espalier.app.command_line import main
 from espalier.app.comparison.runs import is_over, read_run, write_runs
 from espalier.app.reports.owner import is_owned
+from espalier.app.sweeps.child import interrupted_with
 from espalier.app.sweeps.command import write_table
 from espalier.app.sweeps.grid import planned_runs, read_sweep
 from tests.app.runs import ROOT, lines, run_app, same_weights
@@ -58,7 +60,7 @@ def table(path):
 
 
 @pytest.mark.slow
-def test_a_sweep_that_was_killed_makes_what_is_missing_and_its_table_is_that_of_single_runs(tmp_path):
+def test_a_sweep_that_was_killed_makes_what_is_missing_and_its_table_is_that_of_single_runs(tmp_path, capsys):
     (tmp_path / "study.toml").write_text(STUDY)
     folder = tmp_path / "sweep"
     what = (tmp_path / "study.toml", f"output-dir={folder}", "--workers", 1)
@@ -73,12 +75,11 @@ def test_a_sweep_that_was_killed_makes_what_is_missing_and_its_table_is_that_of_
     assert not is_over(second)
     written = (first / "summary.json").stat().st_mtime_ns
 
-    process = start(*what)
-    printed = process.communicate()[0]
-    assert process.returncode == 1
+    assert main(["sweep", *map(str, what)]) == 1
+    printed, failed = capsys.readouterr()
     assert (first / "summary.json").stat().st_mtime_ns == written
     assert f"{second.name}: goes on after round" in printed
-    assert "failed: bad_seed-0: exit code 2, report.tracker = 'no_such_module:Tracker'" in printed
+    assert "failed: bad_seed-0: exit code 2, report.tracker = 'no_such_module:Tracker'" in failed
     assert printed.splitlines()[-1] == f"results: {folder / 'runs.csv'}"
     assert printed.splitlines()[-2] == "2 of 3 runs are over, 1 of them made now"
     assert not bad.exists()
@@ -109,13 +110,16 @@ def test_an_interrupt_ends_all_runs_and_says_how_to_go_on(tmp_path):
 
 
 def test_a_process_is_interrupted_when_its_pipe_ends():
-    code = "from espalier.app.sweeps.child import interrupted_with; import time; interrupted_with(0); time.sleep(100)"
-    command, environment = [sys.executable, "-c", code], {**os.environ, "PYTHONPATH": str(ROOT)}
-    process = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    with process:
-        _, errors = process.communicate(timeout=60)
-    assert process.returncode == -signal.SIGINT
-    assert errors.endswith("KeyboardInterrupt\n")
+    reader, writer = os.pipe()
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # as in a background job of a shell
+    try:
+        interrupted_with(reader)
+        with pytest.raises(KeyboardInterrupt):
+            os.close(writer)
+            time.sleep(60)
+    finally:
+        signal.signal(signal.SIGINT, before)
+        os.close(reader)
 
 
 def test_a_run_that_is_known_to_be_over_is_not_read_again(tmp_path):
@@ -137,7 +141,7 @@ def test_a_run_that_is_known_to_be_over_is_not_read_again(tmp_path):
 @pytest.mark.parametrize("command", ["sweep", "compare"])
 def test_an_interrupt_while_libraries_are_imported_says_how_to_go_on(command, tmp_path):
     late = "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n"
-    (tmp_path / "pydantic.py").write_text(late)  # which the command line imports
+    (tmp_path / "rich.py").write_text(late)  # which the command line imports
     given = [command, "seed=0,1", f"output-dir={tmp_path / 'it is here'}"]
     environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
     process = subprocess.run(
