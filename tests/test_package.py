@@ -12,6 +12,7 @@ import pytest
 from packaging.requirements import Requirement
 
 import espalier
+from tests.app.runs import app_folder
 
 ROOT = Path(__file__).parent.parent
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -82,7 +83,7 @@ def test_constraints_pin_all_that_is_required():
 
 
 def test_flowers_bundle_has_the_packages_and_no_links(tmp_path):
-    command = [Path(sys.executable).with_name("flwr"), "build", "--app", ROOT]
+    command = [Path(sys.executable).with_name("flwr"), "build", "--app", app_folder()]
     subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
     (bundle,) = tmp_path.glob("*.fab")
     names = {Path(name) for name in zipfile.ZipFile(bundle).namelist()}
