@@ -39,7 +39,7 @@ def fedavg(config):
 
 @pytest.mark.parametrize(("seed", "rounds"), [(0, 150), (1, 20), (2, 20)])
 def test_a_default_run_of_fedavg_is_fedavg_to_the_bit(seed, rounds, tmp_path):
-    short = {"num-clients": 4, "local-epochs": 1, "batches-per-epoch": 1}  # so that it takes a second
+    short = {"num-clients": 3, "local-epochs": 1, "batches-per-epoch": 1}  # so that it takes a second
     settings = {"algorithm": "fedavg", "global-rounds": rounds, "seed": seed, **short}
     folder = run_app(tmp_path / "run", **settings, report_evaluate_every=0)
     expected = fedavg(config_of(**settings))
