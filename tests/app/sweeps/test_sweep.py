@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from threading import Timer
 
 import pytest
 
@@ -114,8 +115,8 @@ def test_a_process_is_interrupted_when_its_pipe_ends():
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # as in a background job of a shell
     try:
         interrupted_with(reader)
+        Timer(0.1, os.close, [writer]).start()
         with pytest.raises(KeyboardInterrupt):
-            os.close(writer)
             time.sleep(60)
     finally:
         signal.signal(signal.SIGINT, before)
