@@ -11,6 +11,8 @@ import os
 
 import pytest
 import torch
+from matplotlib.figure import Figure
+from PIL import Image
 
 from espalier.app.engines import in_process
 from espalier.app.ground import pictures
@@ -90,6 +92,20 @@ def with_png(monkeypatch):
 def with_pdf(monkeypatch):
     """Ask for pictures as PNG and PDF files, as a run writes them."""
     monkeypatch.setattr(pictures, "FORMATS", FORMATS)
+
+
+@pytest.fixture
+def with_blank_pictures(monkeypatch):
+    """Ask for pictures as PNG and PDF files that are blank: to render them takes longer than a short run.
+
+    For tests of which files there are, and of figures as they are before they are rendered.
+    """
+
+    def savefig(figure, file, *, format, **options):
+        Image.new("RGB", (1, 1)).save(file, format)
+
+    monkeypatch.setattr(pictures, "FORMATS", FORMATS)
+    monkeypatch.setattr(Figure, "savefig", savefig)
 
 
 @pytest.fixture(scope="session", autouse=True)

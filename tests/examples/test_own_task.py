@@ -27,7 +27,7 @@ def test_patients_are_told_apart_and_the_same_each_time(tmp_path):
     assert not same_weights(folder, run_app(tmp_path / "3", task="own_task.tabular:BreastCancer", seed=1))
 
 
-@pytest.mark.usefixtures("with_png")
+@pytest.mark.usefixtures("with_blank_pictures")
 def test_a_regression_explains_some_of_the_variance_and_reports_its_own_metrics(tmp_path):
     folder = run_app(
         tmp_path / "1",
@@ -45,7 +45,7 @@ def test_a_regression_explains_some_of_the_variance_and_reports_its_own_metrics(
     assert same_weights(folder, again)
 
 
-@pytest.mark.usefixtures("with_png")
+@pytest.mark.usefixtures("with_blank_pictures")
 def test_topics_are_told_apart_by_a_split_model_and_the_same_each_time(tmp_path):
     folder = run_app(tmp_path / "1", algorithm="phsfl", global_rounds=10, report_plots=True, **TOPICS, **WHOLE)
     final = summary(folder)

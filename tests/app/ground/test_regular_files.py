@@ -97,7 +97,7 @@ def test_a_lock_that_is_no_file_is_not_written_to(put, tmp_path):
         own(tmp_path, "output-dir")
 
 
-@pytest.mark.usefixtures("with_png")
+@pytest.mark.usefixtures("with_blank_pictures")
 @pytest.mark.parametrize(
     "name", ["state.npz.part", "config.json.part", "metrics.jsonl", "rounds.png", "bytes.png.part"]
 )

@@ -282,7 +282,7 @@ def test_split_training_measures_too_whatever_carries_it(tmp_path, monkeypatch):
         assert same_weights(simulated, folder)
 
 
-@pytest.mark.usefixtures("with_png")
+@pytest.mark.usefixtures("with_blank_pictures")
 def test_reports_of_a_measured_run_say_that_joules_are_planned(tmp_path):
     folder = run_measured(tmp_path / "run", [NODE | {"energy-budget-joules": 5.0}] + [NODE] * 3)
     world = json.loads((folder / "world.json").read_text(), parse_constant=pytest.fail)

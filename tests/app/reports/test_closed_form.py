@@ -32,7 +32,7 @@ def every_line(folder):
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
-@pytest.mark.usefixtures("with_png")
+@pytest.mark.usefixtures("with_blank_pictures")
 def test_every_round_and_the_plot_have_what_the_formula_gives(tmp_path, figures):
     folder = run_app(tmp_path / "run", participation=0.5, report_plots=True, **SHORT)
     for line in lines(folder, "global"):
@@ -57,34 +57,34 @@ def test_a_client_that_was_left_out_is_not_counted():
     assert closed_form_bytes([edge, {**edge, "participants": [[], [3]]}, cloud]) == 40.0
 
 
-@pytest.mark.usefixtures("with_png")
+@pytest.mark.usefixtures("with_blank_pictures")
 @pytest.mark.parametrize(
     "settings",
     [
         {"algorithm": "h-fedavg"},
-        {"algorithm": "hsfl", "selection": "resource-aware", "selected_per_edge": 2, "max_local_rounds": 1},
+        {"algorithm": "hsfl", "selection": "resource-aware", "selected_per_edge": 1, "max_local_rounds": 1},
         {"algorithm": "hsfl", "dataset": "video-caching", "label_policy": "labels", "fine_tune_steps": 0},
     ],
     ids=["nothing split", "plans", "data that grow"],
 )
 def test_what_the_formula_is_not_for(tmp_path, figures, settings):
-    folder = run_app(tmp_path / "run", batches_per_epoch=1, report_plots=True, **settings)
+    folder = run_app(tmp_path / "run", num_clients=4, batches_per_epoch=1, report_plots=True, **settings)
     assert all("closed_form_bits" not in line for line in lines(folder, "global"))
     assert "closed_form" not in summary(folder)
     assert closed_form_bytes(every_line(folder)) is None
     assert list(bars(figures["bytes.png"])) == ["cloud downlink", "cloud uplink", "edge downlink", "edge uplink"]
 
 
-@pytest.mark.usefixtures("with_png")
+@pytest.mark.usefixtures("with_blank_pictures")
 def test_rounds_from_before_the_figure_was_kept_are_counted_in_a_resumed_run(tmp_path, figures):
-    folder = run_app(tmp_path / "run", report_plots=True, **SHORT)
+    folder = run_app(tmp_path / "run", report_plots=True, num_clients=4, **SHORT)
     old = [{key: value for key, value in line.items() if key != "closed_form_bits"} for line in every_line(folder)]
     (folder / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in old))
     assert main([f"resume={folder}"]) == 0  # nothing left to do: reports without the figure
     assert "eq. 17 both directions" not in bars(figures["bytes.png"])
     assert main([f"resume={folder}", "global-rounds=3"]) == 0
     assert ["closed_form_bits" in line for line in lines(folder, "global")] == [False, False, True]
-    expected = summary(folder)["closed_form"]["phi_phsfl"] / 8 * 3 * 2 * 8
+    expected = summary(folder)["closed_form"]["phi_phsfl"] / 8 * 3 * 2 * 4
     assert bars(figures["bytes.png"])["eq. 17 both directions"] == pytest.approx(expected / 1e6)
 
 

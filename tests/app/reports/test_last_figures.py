@@ -98,7 +98,7 @@ def pooled(tmp_path_factory):
     return run_app(folder, num_clients=2, report_evaluate_clients=0.0)
 
 
-@pytest.mark.usefixtures("with_png")
+@pytest.mark.usefixtures("with_blank_pictures")
 def test_where_clients_are_not_evaluated_at_all_compare_has_the_test_pool(pooled, tmp_path, capsys, figures):
     target = ["--target", "test_accuracy=0.0"]
     assert main(["compare", str(pooled), "--output", str(tmp_path / "out"), *target]) == 0
@@ -144,7 +144,7 @@ def test_nobody_may_ever_be_evaluated(tmp_path):
     assert "no client was evaluated after any round: figures over clients are none" in result_table(summary(folder))
 
 
-@pytest.mark.usefixtures("with_png")
+@pytest.mark.usefixtures("with_blank_pictures")
 def test_heads_have_figures_of_their_own(tmp_path):
     heads = {"algorithm": "phsfl", "split.evaluate": "whole", "report.plots": True}
     folder = run_whose_evaluations_fail(tmp_path / "run", after=1, **heads)

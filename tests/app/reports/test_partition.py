@@ -30,7 +30,7 @@ def drawn(folder, found, monkeypatch):
     return figures[-1].axes[0]
 
 
-@pytest.mark.usefixtures("with_png")
+@pytest.mark.usefixtures("with_blank_pictures")
 def test_a_run_writes_the_counts_of_its_clients_and_draws_them_again(tmp_path):
     folder = run_app(tmp_path / "run", **SMALL, partition="edge-iid", report_plots=True)
     found = read_partition(folder)

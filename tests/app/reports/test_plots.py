@@ -94,7 +94,7 @@ def test_what_cannot_be_seen_has_no_place_in_the_legend_of_bytes(tmp_path, figur
     assert seen == {"model"}
 
 
-@pytest.mark.usefixtures("with_png")
+@pytest.mark.usefixtures("with_blank_pictures")
 def test_rounds_in_which_no_client_was_evaluated_show_the_test_pool(tmp_path, figures):
     first = {"scope": "global", "round": 1, "bytes": {}, "test": {"accuracy": 0.25, "mae": None, "loss": 2.0}}
     draw_plots(tmp_path, "a run", [first, first | {"round": 2}])
@@ -119,7 +119,7 @@ def test_small_kinds_that_can_be_seen_together_are_named_together():
     assert seen_kinds({}, 0.0) == {}
 
 
-@pytest.mark.usefixtures("with_png")
+@pytest.mark.usefixtures("with_blank_pictures")
 def test_eq_17_is_told_in_words_where_it_applies(tmp_path, figures):
     edge = {"scope": "edge", "participants": [[0, 1]], "failures": []}
     draw_plots(tmp_path, "a run", [edge, line(1, {0: 0.5}, closed_form_bits={"phi_phsfl": 8.0 * MB, "phi_hfl": 1.0})])
@@ -129,7 +129,7 @@ def test_eq_17_is_told_in_words_where_it_applies(tmp_path, figures):
     assert figures["bytes.png"].axes[0].texts[-1].get_text() == "2"
 
 
-@pytest.mark.usefixtures("with_png")
+@pytest.mark.usefixtures("with_blank_pictures")
 def test_nothing_and_no_figure_are_told_apart(tmp_path, figures):
     edge = {"scope": "edge", "participants": [[4], [0]], "failures": [{"client": 7}, {"client": None}]}
     lines = [edge, line(1, {0: 0.5, 1: 0.0, 2: None, 3: 0.0})]

@@ -45,7 +45,8 @@ FILES = [
 ]
 
 
-def test_a_run_leaves_every_report_and_its_figures_agree(tmp_path, capsys, with_pdf):
+@pytest.mark.usefixtures("with_blank_pictures")
+def test_a_run_leaves_every_report_and_its_figures_agree(tmp_path, capsys):
     folder = run_app(tmp_path / "run", global_rounds=3, report_plots=True)
     assert sorted(p.name for p in folder.iterdir()) == [
         *FILES,
@@ -83,9 +84,9 @@ def test_a_run_leaves_every_report_and_its_figures_agree(tmp_path, capsys, with_
 
 
 @pytest.mark.usefixtures("with_png")
-def test_without_plots_a_run_has_the_same_figures_and_they_can_be_drawn_later(tmp_path):
-    with_plots = run_app(tmp_path / "with", report_plots=True)
-    without = run_app(tmp_path / "without")
+def test_without_plots_a_run_has_the_same_figures_and_they_can_be_drawn_later(tmp_path, request):
+    with_plots = run_app(tmp_path / "with", num_clients=4, report_plots=True)
+    without = run_app(tmp_path / "without", num_clients=4)
     assert not list(without.glob("*.png"))
     assert figures_of(summary(without)) == figures_of(summary(with_plots))
     report_again(without)
@@ -94,6 +95,7 @@ def test_without_plots_a_run_has_the_same_figures_and_they_can_be_drawn_later(tm
     for plot in (without / name for name in plots):
         assert plot.read_bytes() == (with_plots / plot.name).read_bytes()
     plot.unlink()
+    request.getfixturevalue("with_blank_pictures")
     assert main([f"resume={without}", "report.plots=true"]) == 0
     assert plot.exists()
 
@@ -102,14 +104,15 @@ def figures_of(final):
     return {key: value for key, value in final.items() if key not in ("seconds", "wall_seconds")}
 
 
-@pytest.mark.usefixtures("with_png")
+@pytest.mark.usefixtures("with_blank_pictures")
 def test_a_run_whose_plots_could_not_be_written_has_its_figures(tmp_path, capsys):
     def on_a_full_disk(*arguments):
         raise OSError(ENOSPC, "No space left on device")
 
+    quick = ["algorithm=fedavg", "num-clients=4", "global-rounds=1", "batches-per-epoch=1"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(plots, "draw_plots", on_a_full_disk)
-        assert main(["algorithm=fedavg", "num-clients=4", "global-rounds=1", f"output-dir={tmp_path / 'run'}"]) == 2
+        assert main([*quick, f"output-dir={tmp_path / 'run'}"]) == 2
         assert "No space left on device" in capsys.readouterr().err
         assert is_over(tmp_path / "run")
         before = (tmp_path / "run/summary.json").read_text()
@@ -122,7 +125,7 @@ def test_a_run_whose_plots_could_not_be_written_has_its_figures(tmp_path, capsys
 
 
 def test_the_reported_accuracy_is_that_of_the_saved_model(tmp_path):
-    folder = run_app(tmp_path / "run", global_rounds=4)
+    folder = run_app(tmp_path / "run")
     config = parse_config(json.loads((folder / "config.json").read_text()))
     task = build_task(config)
     data, model = task.data, task.new_model()
@@ -178,6 +181,11 @@ def test_the_seed_decides_everything(tmp_path):
     assert all(len(clients) == 2 for line in lines(first, "edge") for clients in line["participants"])
 
 
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    return run_app(tmp_path_factory.mktemp("plain") / "run")
+
+
 @pytest.mark.parametrize(
     ("cloud", "edge"),
     [
@@ -186,9 +194,8 @@ def test_the_seed_decides_everything(tmp_path):
         ("FedAvgM", "QFedAvg(client_learning_rate=0.1)"),
     ],
 )
-def test_any_strategies_nest(tmp_path, cloud, edge):
+def test_any_strategies_nest(tmp_path, plain, cloud, edge):
     folder = run_app(tmp_path / "run", cloud_strategy=cloud, edge_strategy=edge)
-    plain = run_app(tmp_path / "plain")
     assert not same_weights(folder, plain)
     assert summary(folder)["failures"] == 0
 
@@ -229,7 +236,7 @@ def die(arrays):
 
 
 def run_with(faults, folder):
-    config = config_of(global_rounds=2, output_dir=str(folder), engine="in-process")
+    config = config_of(**SHORT, output_dir=str(folder), report_plots=False, engine="in-process")
     return run(config, engine_of(config, client_app=faulty(faults)), LogProgress(), folder)
 
 

@@ -427,7 +427,7 @@ def test_one_server_for_all_clients_follows_the_learning_rates(tmp_path):
         torch.testing.assert_close(weights(split)[key], values, rtol=0, atol=1e-12)
 
 
-@pytest.mark.usefixtures("with_png")
+@pytest.mark.usefixtures("with_blank_pictures")
 def test_its_learning_rates_and_metrics_are_used_and_reported(tmp_path):
     folder = run_app(tmp_path / "run", task=own("Steered"), report_plots=True, **SMALL)
     assert not same_weights(folder, run_app(tmp_path / "plain", task=own("Points"), **SMALL))

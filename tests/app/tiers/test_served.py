@@ -19,6 +19,7 @@ from tests.app.tiers.served import ServingInProcess, run_served
 from tests.app.tiers.test_two_tiers import same_figures, same_heads
 
 VIDEO = {"dataset": "video-caching", "num_clients": 6, "learning_rate": 0.05}
+VIDEO |= {"report_evaluate_every": 0}  # most of the time of such a run
 PLANNED = {"selected_per_edge": 1, "max_local_rounds": 3}
 CASES = {
     "h-fedavg": {

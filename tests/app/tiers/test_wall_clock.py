@@ -57,7 +57,7 @@ def test_edges_that_answer_at_once_and_a_buffer_for_all_are_the_synchronous_run(
     assert summary(cloud)["async"]["staleness"] == {"0": 4}
 
 
-@pytest.mark.usefixtures("with_png")
+@pytest.mark.usefixtures("with_blank_pictures")
 def test_an_edge_that_is_late_joins_the_next_aggregation_with_its_staleness(tmp_path, short_path, with_plots):
     settings = SMALL | {"global_rounds": 6}
     with edge_hosts(short_path, TWO, **settings | BUFFERED) as hosts:

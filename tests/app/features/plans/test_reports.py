@@ -40,6 +40,7 @@ SMALL = {
     "batches_per_epoch": 2,
     "deadline_seconds": 20.0,
     "planning_error_db": 6.0,
+    "report_evaluate_every": 0,
 }
 JOULES = ("compute_joules", "upload_joules")
 
@@ -338,7 +339,7 @@ def test_the_description_of_the_world_is_in_the_clients_order():
     assert [(own["edge"], own["cell"]) for own in flat.describe()["clients"]] == [("cloud", i // 3) for i in range(6)]
 
 
-@pytest.mark.usefixtures("with_png")
+@pytest.mark.usefixtures("with_blank_pictures")
 def test_a_planned_run_reports_on_all_of_its_rounds_when_resumed_and_again_later(tmp_path):
     folder = run_app(tmp_path / "run", **SMALL | {"global_rounds": 1})
     told, first = (folder / "world.json").read_text(), summary(folder)
@@ -372,7 +373,7 @@ def test_a_planned_run_reports_on_all_of_its_rounds_when_resumed_and_again_later
     assert summary(folder) == final
 
 
-@pytest.mark.usefixtures("with_png")
+@pytest.mark.usefixtures("with_blank_pictures")
 def test_later_reports_need_no_world_and_refuse_a_damaged_one(tmp_path, lines):
     folder = ResultsFolder.create(tmp_path / "run", config_of().as_dict())
     folder.append_metrics(without_tops(lines))

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.filterwarnings("default")
 pytest.importorskip("mlflow")
 
 
-@pytest.mark.usefixtures("with_png")
+@pytest.mark.usefixtures("with_blank_pictures")
 def test_it_has_all_figures_texts_and_files_and_a_resumed_run_goes_on(tmp_path, monkeypatch):
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")  # without it MLflow refuses this store
     from mlflow import MlflowClient

@@ -20,7 +20,7 @@ def text_at(found, tag, step):
     return event.tensor_proto.string_val[0].decode()
 
 
-@pytest.mark.usefixtures("with_png")
+@pytest.mark.usefixtures("with_blank_pictures")
 def test_it_has_all_figures_texts_and_pictures_and_a_resumed_run_goes_on(tmp_path):
     folder = tracked(tmp_path / "run", f"tensorboard(folder='{tmp_path}/board')", report_group="night")
     found = read(tmp_path / "board/night/run")

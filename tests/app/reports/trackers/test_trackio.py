@@ -13,7 +13,7 @@ os.environ.setdefault("TRACKIO_DIR", tempfile.mkdtemp(prefix="trackio-"))  # rea
 pytest.importorskip("trackio")
 
 
-@pytest.mark.usefixtures("with_png")
+@pytest.mark.usefixtures("with_blank_pictures")
 def test_it_has_all_figures_texts_and_files_and_a_resumed_run_goes_on(tmp_path):
     from trackio.sqlite_storage import SQLiteStorage
 

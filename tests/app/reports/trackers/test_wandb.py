@@ -30,7 +30,7 @@ def records(path: Path):
     return found
 
 
-@pytest.mark.usefixtures("with_png")
+@pytest.mark.usefixtures("with_blank_pictures")
 def test_it_has_all_figures_texts_and_files_and_a_resumed_run_goes_on(tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_SILENT", "true")
     folder = tracked(tmp_path / "run", "wandb(project='nights', mode='offline')", report_group="night")
