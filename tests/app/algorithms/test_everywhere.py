@@ -1,5 +1,7 @@
 """Algorithms with halves wherever clients run, and beside the other features."""
 
+from functools import cache
+
 import pytest
 import torch
 from flwr.app import ArrayRecord
@@ -15,34 +17,38 @@ from tests.app.runs import flwr_run, lines, run_app, same_weights, summary, weig
 
 HALVES = [name for name, algorithm in ALGORITHMS.items() if algorithm.client is not PLAIN]
 FEATURES = (
-    {"availability.mode": "markov"},
+    {"availability.mode": "markov", "guard.update-norm": 10.0},
     {"selection": "resource-aware", "plan.deadline-seconds": 20.0},
-    {"guard.update-norm": 10.0},
     {"async.mode": "fedbuff"},
 )
 SMALL = {"num-clients": 4, "num-edges": 2, "edge-rounds": 1, "local-epochs": 1, "batches-per-epoch": 2}
 SMALL |= {"fsl-sage.fit-steps": 3, "fedrep.head-epochs": 2, "pfedme.steps": 2, "fine-tune.steps": 2}
 
 
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    """Return a function that gives an algorithm's run, made once."""
+    return cache(lambda algorithm: run_app(tmp_path_factory.mktemp("plain") / "run", algorithm=algorithm, **SMALL))
+
+
 @pytest.mark.usefixtures("ray_here")
 @pytest.mark.parametrize("algorithm", ["apfl", "fedbabu", "hsfl-scaffold", "ditto", "mtgc", "fsl-sage", "decoupled"])
-def test_workers_of_ray_give_the_same_bits(algorithm, tmp_path):
-    here = run_app(tmp_path / "here", algorithm=algorithm, **SMALL)
-    assert same_weights(here, run_app(tmp_path / "ray", algorithm=algorithm, **SMALL, engine="ray", ray_workers=2))
+def test_workers_of_ray_give_the_same_bits(algorithm, plain, tmp_path):
+    there = run_app(tmp_path / "ray", algorithm=algorithm, **SMALL, engine="ray", ray_workers=2)
+    assert same_weights(plain(algorithm), there)
 
 
 @pytest.mark.parametrize("algorithm", HALVES)
-def test_a_resumed_run_goes_on_with_all_that_its_clients_keep(algorithm, tmp_path):
-    every = {**SMALL, "algorithm": algorithm, "global-rounds": 2, "edge-rounds": 2}
-    straight = run_app(tmp_path / "straight", **every)
-    begun = run_app(tmp_path / "begun", **{**every, "global-rounds": 1})
+def test_a_resumed_run_goes_on_with_all_that_its_clients_keep(algorithm, plain, tmp_path):
+    straight = plain(algorithm)
+    begun = run_app(tmp_path / "begun", algorithm=algorithm, **SMALL, global_rounds=1)
     assert main([f"resume={begun}", "global-rounds=2"]) == 0
     assert same_weights(straight, begun)
     assert lines(straight, "global")[-1]["clients"] == lines(begun, "global")[-1]["clients"]
 
 
 @pytest.mark.parametrize("algorithm", HALVES)
-def test_a_process_for_every_message_gives_the_same_bits(algorithm, tmp_path):
+def test_a_process_for_every_message_gives_the_same_bits(algorithm, plain):
     """As on devices, where what a client knows is what its node's state holds."""
     config = config_of(algorithm=algorithm, **SMALL, fine_tune_steps=0, split_execution="messages")
     grid = engine_of(config, client_app=lambda message, context: make_client_app(client_task)(message, context)).grid
@@ -56,7 +62,7 @@ def test_a_process_for_every_message_gives_the_same_bits(algorithm, tmp_path):
     )
     hierarchical = federation_of(config, grid).hierarchical
     *_, last = hierarchical.rounds(grid, start, 2)
-    expected = weights(run_app(tmp_path / "run", algorithm=algorithm, **SMALL))
+    expected = weights(plain(algorithm))
     found = last.arrays.to_torch_state_dict()
     assert {name: torch.equal(found[name], expected[name]) for name in expected} == dict.fromkeys(expected, True)
 
