@@ -293,13 +293,13 @@ def test_plans_that_did_not_converge_are_said_once_and_counted(tmp_path, monkeyp
 
 
 def test_steps_stay_as_long_as_if_all_results_arrived_and_go_on_so(tmp_path):
-    settings = CACHING | {"algorithm": "rawhfl", "planning_error_db": 1.0, "global_rounds": 4}
+    settings = CACHING | {"algorithm": "rawhfl", "planning_error_db": 1.0, "global_rounds": 3}
     plain = run_app(tmp_path / "plain", **settings)
     whole = run_app(tmp_path / "whole", **settings, divide_by_arrived=True)
     assert 0 < summary(whole)["late"] == summary(plain)["late"]
     assert not same_weights(plain, whole)
-    half = run_app(tmp_path / "half", **settings | {"global_rounds": 2}, divide_by_arrived=True)
-    assert main([f"resume={half}", "global-rounds=4"]) == 0
+    half = run_app(tmp_path / "half", **settings | {"global_rounds": 1}, divide_by_arrived=True)
+    assert main([f"resume={half}", "global-rounds=3"]) == 0
     assert same_weights(whole, half)
 
 

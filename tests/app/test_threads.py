@@ -19,7 +19,7 @@ from espalier.sim.side_by_side import Threads, place_here
 from tests.app.assembling import config_of
 from tests.app.runs import lines, run_app, same_weights
 
-SMALL = {"num-clients": 5, "edge-rounds": 1, "local-epochs": 1, "batches-per-epoch": 2, "batch-size": 8}
+SMALL = {"num-clients": 4, "edge-rounds": 1, "local-epochs": 1, "batches-per-epoch": 2, "batch-size": 8}
 CLOCK = {"seconds", "wall_seconds"}
 
 
