@@ -50,7 +50,7 @@ def test_sfl_v1_is_fedavg_at_every_cut_of_cnn(cut):
 def resnet18():
     """Return a federation that trains it, and its weights after a round of FedAvg: of small models two are held."""
     make = partial(build_model, "resnet18", image_shape=(3, 16, 16), num_classes=4, seed=1)
-    federation = Federation(make, sizes=(4, 6), test_size=2, shape=(3, 16, 16), classes=4, batch_size=4)
+    federation = Federation(make, sizes=(4, 6), test_size=2, shape=(3, 12, 12), classes=4, batch_size=4)
     return federation, weights(federation.run(rounds=1)[-1])
 
 

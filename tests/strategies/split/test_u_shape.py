@@ -51,7 +51,7 @@ def test_sfl_v1_is_fedavg_at_every_pair_of_cuts_of_cnn(cut):
 @pytest.mark.slow
 def test_sfl_v1_is_fedavg_at_pairs_of_cuts_of_resnet18():
     make = partial(build_model, "resnet18", image_shape=(3, 16, 16), num_classes=4, seed=1)
-    federation = Federation(make, sizes=(4, 6), test_size=2, shape=(3, 16, 16), classes=4, batch_size=4)
+    federation = Federation(make, sizes=(4, 6), test_size=2, shape=(3, 12, 12), classes=4, batch_size=4)
     whole = weights(federation.run(rounds=1)[-1])
     for cut in (Cut(1, 4), Cut(3, 4)):
         split = federation.run(federation.split(SplitFedV1, every(cut)), rounds=1)
