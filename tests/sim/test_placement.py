@@ -2,7 +2,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.optimize import Bounds, LinearConstraint, milp
 
 from espalier.sim.placement import busiest, shared_out
 
@@ -11,6 +10,8 @@ WORKERS = 4
 
 def best_partition(seconds, num_workers):
     """Return the shortest critical path there is, by a MILP: which piece at which worker, and how long the last is."""
+    from scipy.optimize import Bounds, LinearConstraint, milp
+
     pieces = len(seconds)
     cost = np.zeros(pieces * num_workers + 1)
     cost[-1] = 1

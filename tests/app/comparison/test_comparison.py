@@ -11,7 +11,6 @@ from statistics import fmean, stdev
 import numpy as np
 import pytest
 from matplotlib.text import Text
-from scipy import stats
 
 from espalier.app.command_line import main
 from espalier.app.comparison.command import finished_runs, in_order_of_sweep, write_comparison
@@ -365,6 +364,8 @@ def test_what_was_chosen_is_no_figure_in_latex_whatever_it_is_called():
 
 
 def test_intervals_of_the_mean_are_those_of_students_t(folder, tmp_path):
+    from scipy import stats
+
     for values in ([0.1, 0.4], [0.3, 0.32, 0.37], list(np.random.default_rng(0).normal(size=30))):
         own = over_seeds(values)
         low, high = stats.t.interval(0.95, len(values) - 1, np.mean(values), stats.sem(values))

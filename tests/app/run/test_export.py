@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -15,8 +16,7 @@ from espalier.app.run.export import trained_model
 from espalier.app.run.onnx_files import exported, largest_difference
 from espalier.app.wiring.task_of_run import build_task
 
-pytest.importorskip("onnxscript")
-onnxruntime = pytest.importorskip("onnxruntime")
+pytestmark = pytest.mark.skipif(None in map(find_spec, ("onnxscript", "onnxruntime")), reason="ONNX is not installed")
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +42,8 @@ def trained(run, client=None):
 
 
 def computed(file, inputs):
+    import onnxruntime
+
     session = onnxruntime.InferenceSession(str(file))
     return torch.from_numpy(session.run(None, {session.get_inputs()[0].name: inputs.numpy()})[0])
 

@@ -5,7 +5,6 @@ import torch
 
 from espalier.app.settings.values import AUGMENTATIONS
 from espalier.app.tasks.augmentation import CHANGES, MOST_DEGREES, augmentation, cropped, rotated
-from espalier.app.tasks.torchvision_compat import torchvision
 
 
 @pytest.fixture
@@ -52,6 +51,8 @@ def test_half_of_all_images_are_flipped(images, name, axis):
 
 
 def test_rotations_are_those_of_torchvision(images):
+    from espalier.app.tasks.torchvision_compat import torchvision
+
     degrees = (2 * torch.rand(40, generator=draws(1), dtype=torch.float64) - 1) * MOST_DEGREES
     made = rotated(images, draws(1))
     rotate = torchvision.transforms.functional.rotate

@@ -13,7 +13,6 @@ from espalier.app.ground.errors import UserError
 from espalier.app.tasks import image_folder, torchvision_data
 from espalier.app.tasks.data import DATASETS, load_dataset
 from espalier.app.tasks.dataset import Told
-from espalier.app.tasks.torchvision_compat import torchvision
 
 CIFAR10_ARCHIVE = Path(__file__).parents[3] / ".." / "shared" / "data" / "cifar10-jpeg.tar.xz"
 CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
@@ -312,6 +311,8 @@ def write_batch(file, pixels, **entries):
     [("cifar10", "CIFAR10", "labels", "label_names"), ("cifar100", "CIFAR100", "fine_labels", "fine_label_names")],
 )
 def test_cifar_is_read_from_pickled_batches(tmp_path, monkeypatch, name, kind, labels_key, names_key):
+    from espalier.app.tasks.torchvision_compat import torchvision
+
     dataset = getattr(torchvision.datasets, kind)
     monkeypatch.setattr(dataset, "train_list", [["train_1", None], ["train_2", None]])
     monkeypatch.setattr(dataset, "test_list", [["test", None]])
@@ -335,6 +336,8 @@ def test_cifar_is_read_from_pickled_batches(tmp_path, monkeypatch, name, kind, l
 def test_a_failed_download_says_where_the_files_belong(tmp_path, monkeypatch):
     def no_network(*args, **kwargs):
         raise OSError("no route\nto host")
+
+    from espalier.app.tasks.torchvision_compat import torchvision
 
     monkeypatch.setattr(torchvision.datasets.cifar, "download_and_extract_archive", no_network)
     with pytest.raises(UserError) as caught:

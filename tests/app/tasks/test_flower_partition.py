@@ -9,11 +9,14 @@ import pytest
 from espalier.app.ground.errors import UserError
 from espalier.app.tasks.partition import partition
 
-datasets = pytest.importorskip("datasets")
-partitioners = pytest.importorskip("flwr_datasets.partitioner")
-
+pytestmark = pytest.mark.usefixtures("partitioners")
 LABELS = np.random.default_rng(0).integers(0, 4, 200)
 WRITERS = np.array([f"w{i % 5}" for i in range(200)])
+
+
+@pytest.fixture(scope="module")
+def partitioners():
+    return pytest.importorskip("flwr_datasets.partitioner")
 
 
 def shared_out(text, clients=5):
@@ -25,9 +28,11 @@ def shared_out(text, clients=5):
 
 def own_indices(partitioner):
     """What the library deals out, of a set that has its rows' numbers, and is shuffled by the seed."""
+    from datasets import Dataset
+
     columns = {"label": LABELS, "user": WRITERS, "row": np.arange(200)}
     order = np.random.default_rng(3).permutation(200)
-    partitioner.dataset = datasets.Dataset.from_dict({name: values[order] for name, values in columns.items()})
+    partitioner.dataset = Dataset.from_dict({name: values[order] for name, values in columns.items()})
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)
         return [sorted(partitioner.load_partition(i)["row"][:]) for i in range(partitioner.num_partitions)]
@@ -57,7 +62,7 @@ def own_indices(partitioner):
         ("LinearPartitioner", lambda p: p.LinearPartitioner(5)),
     ],
 )
-def test_the_indices_are_the_librarys(text, made):
+def test_the_indices_are_the_librarys(text, made, partitioners):
     assert [part.tolist() for part in shared_out(f"flwr:{text}")] == own_indices(made(partitioners))
 
 

@@ -1,6 +1,7 @@
 """Sets of Hugging Face's datasets, written to disk: images, texts and tables."""
 
 import sys
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -16,12 +17,14 @@ from espalier.app.tasks.hub import open_set
 from espalier.app.tasks.images import ImageTask
 from espalier.app.wiring.task_of_run import build_task
 
-datasets = pytest.importorskip("datasets")
+pytestmark = pytest.mark.skipif(find_spec("datasets") is None, reason="datasets is not installed")
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """A folder of sets as their authors write them."""
+    import datasets
+
     root = tmp_path_factory.mktemp("hub")
     rng = np.random.default_rng(0)
     labels = [i % 3 for i in range(30)]

@@ -8,7 +8,6 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from espalier.app.tasks.torchvision_compat import torchvision
 from espalier.clients.cutting.blocks import blocks_of, original_names, outputs_of
 from espalier.clients.shared.cut import copied
 from espalier.strategies.split.shapes import cut_shapes
@@ -38,17 +37,24 @@ def same_as_whole(module, blocks, inputs):
     assert sorted(names.values()) == sorted(module.state_dict())
 
 
+def models():
+    """Torchvision's, whose import takes seconds."""
+    from espalier.app.tasks.torchvision_compat import torchvision
+
+    return torchvision.models
+
+
 def vit(**options):
-    return torchvision.models.VisionTransformer(
+    return models().VisionTransformer(
         image_size=32, patch_size=8, num_layers=3, num_heads=2, hidden_dim=16, mlp_dim=32, num_classes=5, **options
     )
 
 
 MODELS = {
-    "resnet18": (lambda: torchvision.models.resnet18(num_classes=5), ("layer1", "layer2.1", "fc")),
-    "mobilenet": (lambda: torchvision.models.mobilenet_v2(num_classes=5), ("features.3", "features.9", "classifier.1")),
+    "resnet18": (lambda: models().resnet18(num_classes=5), ("layer1", "layer2.1", "fc")),
+    "mobilenet": (lambda: models().mobilenet_v2(num_classes=5), ("features.3", "features.9", "classifier.1")),
     "efficientnet": (
-        lambda: torchvision.models.efficientnet_b0(num_classes=5),
+        lambda: models().efficientnet_b0(num_classes=5),
         ("features.2", "features.4.1", "classifier.1"),
     ),
     "vit": (lambda: vit(dropout=0.1), ("encoder.layers.encoder_layer_1", "heads.head")),

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from scipy.optimize import Bounds, LinearConstraint, milp
 
 from benchmarks.allocation import paper_problem
 from espalier.strategies.allocation import SCA, Problem, exact, h_fedavg_m1, h_fedavg_m2, objective, violations
@@ -97,6 +96,8 @@ def test_what_a_client_is_worth_decides_whether_it_trains_and_not_how():
 def test_equals_a_mixed_integer_program_over_clients_options_and_rounds(
     deadline_seconds, min_frequency_hz, spread_of_worth
 ):
+    from scipy.optimize import Bounds, LinearConstraint, milp
+
     full, options = 0, []
     for seed in range(16):
         limits = {"deadline_seconds": deadline_seconds, "min_frequency_hz": min_frequency_hz}

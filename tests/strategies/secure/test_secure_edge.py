@@ -10,7 +10,6 @@ import torch
 from flwr.app import Array, RecordDict
 from flwr.clientapp.mod import message_size_mod
 from flwr.serverapp.strategy import FedAdam, FedAvg
-from scipy import stats
 
 from espalier.clients.client_app import make_client_app
 from espalier.clients.messages.secure import (
@@ -136,6 +135,8 @@ def test_an_edge_with_fewer_clients_than_a_sum_needs_asks_nobody():
 
 
 def test_what_an_edge_gets_of_one_client_is_uniform_and_no_two_rounds_share_a_key():
+    from scipy import stats
+
     federation, replies = secure_federation(), defaultdict(list)
     grid = failing_grid(federation, {}, seen=lambda c, m, reply: replies[m.metadata.message_type].append(reply))
     federation.run(secure(), rounds=6, grid=grid)
