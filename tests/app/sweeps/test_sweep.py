@@ -117,7 +117,7 @@ def test_a_process_is_interrupted_when_its_pipe_ends():
         interrupted_with(reader)
         Timer(0.1, os.close, [writer]).start()
         with pytest.raises(KeyboardInterrupt):
-            time.sleep(60)
+            time.sleep(20)
     finally:
         signal.signal(signal.SIGINT, before)
         os.close(reader)
