@@ -122,16 +122,11 @@ class EdgeResources:
         """Return the time that edge rounds took, of those whose reports nobody has taken yet."""
         return float(sum(report["seconds"] for number, report in self.pending if number in edge_rounds))
 
-    def take_reports(self, at_work: Collection[int] = ()) -> list[dict[str, Any]]:
-        """Return the reports of the edge rounds since the last call, but of those that are still `at_work`."""
-        over = [report for number, report in self.pending if number not in at_work]
+    def take_rounds(self, at_work: Collection[int] = ()) -> list[tuple[int, dict[str, Any]]]:
+        """Return the reports of the edge rounds since the last call, each with its number, but of those `at_work`."""
+        over = [(number, report) for number, report in self.pending if number not in at_work]
         self.pending = [(number, report) for number, report in self.pending if number in at_work]
         return over
-
-    def take_rounds(self) -> list[tuple[int, dict[str, Any]]]:
-        """Return the reports of all edge rounds since the last call, each with the number of its edge round."""
-        reports, self.pending = self.pending, []
-        return reports
 
     def _note(self, server_round: int, report: dict[str, Any]) -> None:
         """Keep a report; log where it fell short of clients, and the first plan of the run that is not converged."""

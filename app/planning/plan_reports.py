@@ -1,6 +1,6 @@
 """What is reported of plans."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,20 @@ def report_of(clients: np.ndarray, plan: Plan) -> dict[str, Any]:
         "spare": [],
         "converged": plan.converged,
     }
+
+
+def of_a_line(rounds: Sequence[tuple[int, dict[str, Any]]], edge_rounds: int) -> list[dict[str, Any]]:
+    """Return the reports of an edge's line, each with its ``edge_round`` there, from 1: some may have no plan.
+
+    Parameters
+    ----------
+    rounds : Sequence[tuple[int, dict]]
+        Numbers of edge rounds, from 1 in the run, and their reports.
+    edge_rounds : int
+        Edge rounds in a global round.
+    """
+    before = (rounds[0][0] - 1) // edge_rounds * edge_rounds if rounds else 0
+    return [{"edge_round": number - before, **report} for number, report in rounds]
 
 
 def falls_short(limits: Plans, rule: PlanRule, cell: np.ndarray, plan: Plan) -> bool:

@@ -15,6 +15,7 @@ from espalier.app.ground.errors import FAULTS, UserError
 from espalier.app.ground.object_spec import error_line
 from espalier.app.meters.bytes import ByteMeter, Link, nested
 from espalier.app.meters.seconds import OfEdge, SecondsMeter
+from espalier.app.planning.plan_reports import of_a_line
 from espalier.app.planning.world import PlannedWorld
 from espalier.app.reports.folder import ResultsFolder
 from espalier.app.reports.made_by import maker
@@ -197,7 +198,7 @@ class EdgeRun:
         logger.info("global round %d: done, %d of %d clients took part", number, len(took_part), len(self._profiles))
         counts, seconds = self._meter.drain(), self._seconds.drain({self.name: outcome.seconds})[self.name]
         plans = self._world.edges[self.name].take_rounds() if self._world else []
-        self._report_round(number, outcome, counts, [report for _, report in plans])
+        self._report_round(number, outcome, counts, of_a_line(plans, len(outcome.updates)))
         return outcome_to_wire(outcome, sent, self._client_of) | self._rest(counts, plans, seconds)
 
     def _evaluate(self, request: Wire) -> Wire:

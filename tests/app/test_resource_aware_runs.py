@@ -583,7 +583,7 @@ def test_a_report_is_the_plan_in_the_clients_numbers():
         problem = resources.problem(server_round, nodes)
         plan, able = exact(problem), eligible_at_full_power(problem)
         resources.carry_out(server_round, nodes, plan)
-        (report,) = resources.take_reports()
+        ((_, report),) = resources.take_rounds()
         who = np.flatnonzero(plan.selected)
         assert report["selected"] == (3 + who).tolist()
         assert report["eligible"] == (3 + np.flatnonzero(plan.eligible)).tolist()

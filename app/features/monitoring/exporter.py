@@ -51,7 +51,7 @@ class Exporter:
             failures = [one for one in failures if one["client"] is not None] if isinstance(failures, list) else []
             for one in failures:
                 self._left_out.labels(self._kind_of(one["reason"])).inc()
-            late = {(number, client) for number, plan in enumerate(line.get("plans", ()), 1) for client in plan["late"]}
+            late = {(plan["edge_round"], client) for plan in line.get("plans", ()) for client in plan["late"]}
             late |= {(one.get("edge_round", 0), one["client"]) for one in failures if "deadline" in one["reason"]}
             self._late.inc(len(late))
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from espalier.app.features.feature import Line, Part, RoundOver, Scene
+from espalier.app.planning.plan_reports import of_a_line
 from espalier.app.planning.world import MovesCells, PlannedWorld
 from espalier.strategies import Observer
 
@@ -191,10 +192,13 @@ class PlannedRounds(Part):
         Keeps them.
     are_moved : bool
         Clients move to other edges, and to their cells.
+    edge_rounds : int
+        Edge rounds in a global round.
     """
 
     world: PlannedWorld
     are_moved: bool
+    edge_rounds: int
 
     def observers(self) -> Sequence[Observer]:
         """Return who lets clients move to other cells."""
@@ -202,7 +206,7 @@ class PlannedRounds(Part):
 
     def of_edge(self, name: str, over: RoundOver) -> Line:
         """Return the plans of the edge rounds that are over."""
-        return {"plans": self.world.edges[name].take_reports(over.at_work.get(name, ()))}
+        return {"plans": of_a_line(self.world.edges[name].take_rounds(over.at_work.get(name, ())), self.edge_rounds)}
 
     def end_round(self, over: RoundOver) -> Line:
         """Return time and joules, and after the last round the plans of edges that are still at work."""
@@ -211,7 +215,9 @@ class PlannedRounds(Part):
 
 def planned_rounds_of(scene: Scene) -> PlannedRounds | None:
     """Return what reports them; None for a run without plans."""
-    return PlannedRounds(scene.world, are_moved=scene.topology_of is not None) if scene.world else None
+    if scene.world is None:
+        return None
+    return PlannedRounds(scene.world, scene.topology_of is not None, scene.case.edge_rounds)
 
 
 def plans_at_work(world: PlannedWorld) -> dict[str, dict[str, list[dict[str, Any]]]]:

@@ -25,7 +25,7 @@ def tables(lines: Sequence[Line], world: Mapping[str, Any] | None) -> Iterator[T
         {
             "edge": name,
             "round": line["round"],
-            "edge_round": number,
+            "edge_round": plan.get("edge_round", number),
             "client": client,
             "cell": cell_of.get(client),
             **{key: plan[key][place] for key in OF_A_PLAN},

@@ -188,7 +188,7 @@ def test_those_of_the_round_before_are_selected_again_only_as_often_as_allowed()
         assert not outcome.late.any()
         chosen.append(np.flatnonzero(plan.selected).item())
     assert chosen in ([0, 1, 0, 1], [1, 0, 1, 0])
-    reports = resources.take_reports()
+    reports = [report for _, report in resources.take_rounds()]
     assert [report["selected"] for report in reports] == [[client] for client in chosen]
     joules = world.end_round()["energy_joules"]
     assert joules["so_far"] == pytest.approx(sum(sum(r["compute_joules"]) + sum(r["upload_joules"]) for r in reports))
@@ -210,7 +210,7 @@ def test_clients_of_one_edge_need_not_be_the_first():
     world = make_world(config, {"b": [11, 13]}, {11: 1, 13: 3}, [100] * 2, [DEVICE] * 2)
     resources = world.edges["b"]
     resources.carry_out(1, [11, 13], exact(resources.problem(1, [11, 13])))
-    (report,) = resources.take_reports()
+    ((_, report),) = resources.take_rounds()
     assert report["selected"] == [1, 3]
     assert [client["client"] for client in world.describe()["clients"]] == [1, 3]
     check_deadline(config.plan, world)
@@ -466,7 +466,7 @@ def test_a_device_that_is_slower_than_measured_is_late_once_and_then_planned_by_
     ]
     assert rates[1] == pytest.approx(rates[0] / world._slowness[0], rel=1e-9)
     assert rounds[-1] < rounds[0] / 2.5
-    reports = world.edges["a"].take_reports()
+    reports = [report for _, report in world.edges["a"].take_rounds()]
     assert [report["late"] for report in reports] == lates
 
 

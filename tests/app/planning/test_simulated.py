@@ -6,6 +6,7 @@ from math import inf
 import numpy as np
 import pytest
 
+from espalier.app.features.plans.tables import tables
 from espalier.app.ground.errors import UserError
 from espalier.app.planning.simulated import first_results
 from espalier.sim.availability import drops_out
@@ -124,3 +125,14 @@ def test_nobody_comes_twice_where_another_client_is_away(tmp_path):
     first, second = (set(plan["selected"]) for line in lines(folder, "edge") for plan in line["plans"])
     assert 0 in first
     assert second == {1, 2, 3} - first
+
+
+def test_plans_tell_their_edge_round_where_all_were_away_in_one(tmp_path):
+    (tmp_path / "trace.csv").write_text("client,from,to\n0,2,3\n1,2,3\n0,4,9\n1,4,9\n2,1,4\n3,1,4\n")
+    away = {"availability_mode": "trace", "availability_trace": str(tmp_path / "trace.csv")}
+    two_edges = {"num_clients": 4, "num_edges": 2, "edge_rounds": 2, "global_rounds": 2, "selected_per_edge": 1}
+    folder = run_app(tmp_path / "run", **CACHING | two_edges | away)
+    told = {(line["edge"], line["round"]): [p["edge_round"] for p in line["plans"]] for line in lines(folder, "edge")}
+    assert told == {("edge-0", 1): [2], ("edge-0", 2): [2], ("edge-1", 1): [1, 2], ("edge-1", 2): [1]}
+    shown = next(tables(lines(folder, "edge"), None)).columns
+    assert list(zip(shown["edge"], shown["edge_round"], strict=True)) == [("edge-0", 2), ("edge-1", 1)]

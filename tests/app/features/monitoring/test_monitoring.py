@@ -82,7 +82,8 @@ def test_an_edge_host_serves_its_own(tmp_path):
 
 
 def edge(*failures, late=()):
-    given = {"round": 1, "scope": "edge", "seconds": 1.0, "bytes": {}, "plans": [{"late": list(plan)} for plan in late]}
+    plans = [{"edge_round": number, "late": list(plan)} for number, plan in enumerate(late, 1)]
+    given = {"round": 1, "scope": "edge", "seconds": 1.0, "bytes": {}, "plans": plans}
     return given | {"failures": [{"edge_round": 1, "client": client, "reason": reason} for client, reason in failures]}
 
 
@@ -104,6 +105,15 @@ def test_late_results_count_once_and_reasons_go_without_their_numbers():
     reasons = [s.labels["reason"] for one in exporter.registry.collect() for s in one.samples if "reason" in s.labels]
     assert len(set(reasons)) == MOST_REASONS + 1
     assert value_of(exporter, "espalier_left_out_total", reason="other") == 50 - (MOST_REASONS - 3)
+
+
+def test_late_results_count_once_where_an_edge_round_has_no_plan():
+    exporter = Exporter(lambda: 3)
+    line = edge()
+    line["plans"] = [{"edge_round": 2, "late": [1, 3]}]  # all were away in edge round 1
+    line["failures"] = [{"edge_round": 2, "client": 1, "reason": "no result within the deadline of 60 s"}]
+    exporter.lines_over([line])
+    assert value_of(exporter, "espalier_late_total") == 2
 
 
 def test_a_runtime_that_is_gone_leaves_the_other_figures():
