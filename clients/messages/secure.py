@@ -332,8 +332,8 @@ class SecureUnmask(Instruction, message_type=SECURE_UNMASK, goes_on=True):
         The edge round.
     survived, dropped : tuple[int, ...]
         Places; all of whom the client holds a share of, itself too.
-    signed : Mapping[bytes, bytes] (default: none)
-        Signatures under what was seen, by known key.
+    signed : Mapping[bytes, bytes]
+        Signatures under what was seen, by known key; none where nothing is signed.
     """
 
     server_round: int
