@@ -85,6 +85,10 @@ class LocalTraining:
     schedule: Callable[[float, int], float] | None = None
     arithmetic: Arithmetic = AS_USUAL
 
+    def __post_init__(self) -> None:
+        if not (callable(self.optimizer) or self.optimizer in ("sgd", "adam")):
+            raise ValueError(f"optimizer is {self.optimizer!r}: allowed are 'sgd', 'adam' and a callable")
+
     def num_steps(self, num_examples: int) -> int:
         """Return the number of mini-batches in a round of a client with so many examples."""
         of_a_pass = batches_of_a_pass(num_examples, self.batch_size, drop_last=self.drop_last)

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from espalier.clients import optimizers
+from espalier.clients.task import LocalTraining
 
 SETTINGS = {
     "plain": {"lr": 0.1},
@@ -64,6 +65,7 @@ CLIENT = """
 import sys, torch
 from torch import nn
 from espalier.clients import optimizers
+from espalier.clients.task import LocalTraining
 model = nn.Linear(3, 2)
 for make in (optimizers.SGD, optimizers.Adam):
     optimizer = make(model.parameters(), lr=0.1)
@@ -77,3 +79,8 @@ sys.exit("torch._dynamo" in sys.modules)
 
 def test_a_process_that_trains_does_not_import_the_compiler():
     assert subprocess.run([sys.executable, "-c", CLIENT], check=False).returncode == 0
+
+
+def test_an_optimizer_of_an_unknown_name_is_refused():
+    with pytest.raises(ValueError, match="optimizer is 'Adam': allowed are 'sgd', 'adam' and a callable"):
+        LocalTraining(optimizer="Adam")
