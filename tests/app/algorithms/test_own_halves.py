@@ -129,3 +129,13 @@ def test_a_rule_that_keeps_to_no_conversation_is_told_so(name, reason, tmp_path,
     left_out = [record.getMessage() for record in caplog.records if "of cloud left out" in record.getMessage()]
     assert len(left_out) == 2
     assert all(line.endswith(reason) for line in left_out)
+
+
+MISTYPED = replace(FEDAVG, client=ClientHalf(stays=lambda model: ["haed.weight"]))
+
+
+def test_weights_that_stay_and_are_not_in_the_model_are_named(tmp_path, capsys):
+    name = f"{__name__}:MISTYPED"
+    assert main([f"algorithm={name}", "num-clients=2", "global-rounds=1", f"output-dir={tmp_path / 'run'}"]) == 2
+    said = f"algorithm = {name!r}: allowed is one whose ClientHalf.stays names weights of the model, not 'haed.weight'"
+    assert capsys.readouterr().err.endswith(f"error: {said}\n")
