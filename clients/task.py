@@ -196,6 +196,11 @@ class ClientTask:
     corners : Mapping[str, tuple[int, ...]] (default: none)
         By the names of weights, the shapes of those of which the client has but a corner, see
         `espalier.clients.shared.corners`.
+
+    Raises
+    ------
+    ValueError
+        If `half` has weights that stay, and `own` has none.
     """
 
     model: nn.Module
@@ -222,6 +227,10 @@ class ClientTask:
     outgoing: Sequence[Outgoing] = ()
     auxiliary: nn.Sequential | None = None
     corners: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.half.stays_any and not self.own and len(self.half.stays(self.model)):
+            raise ValueError("own is empty: without their first values here, the weights that half.stays names travel")
 
     def num_train(self, server_round: int) -> int:
         """Return the number of training examples in a round."""

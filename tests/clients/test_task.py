@@ -1,0 +1,19 @@
+"""What a client's task refuses."""
+
+import pytest
+import torch
+from torch import nn
+
+from espalier.clients.half import ClientHalf
+from espalier.clients.task import ClientTask, Examples, LocalTraining
+
+
+def test_weights_that_stay_have_to_be_given_or_they_would_travel():
+    model, data = nn.Linear(2, 2), Examples(torch.zeros(3, 2), torch.zeros(3, dtype=torch.long))
+    rest = (data, data, lambda inputs: inputs, LocalTraining(), 0, 0, (3, 0), torch.device("cpu"))
+    half = ClientHalf(stays=lambda model: ["bias"])
+    with pytest.raises(ValueError, match=r"own is empty: without their first values here, the weights that half"):
+        ClientTask(model, *rest, half=half)
+    own = {"bias": torch.ones(2)}
+    assert ClientTask(model, *rest, half=half, own=own).own == own
+    assert ClientTask(model, *rest, half=ClientHalf(stays=lambda model: [])).own == {}
