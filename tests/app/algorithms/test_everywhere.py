@@ -17,9 +17,9 @@ from tests.app.runs import flwr_run, lines, run_app, same_weights, summary, weig
 
 HALVES = [name for name, algorithm in ALGORITHMS.items() if algorithm.client is not PLAIN]
 FEATURES = (
-    {"availability.mode": "markov", "guard.update-norm": 10.0},
+    {"availability.mode": "markov"},
     {"selection": "resource-aware", "plan.deadline-seconds": 20.0},
-    {"async.mode": "fedbuff"},
+    {"async.mode": "fedbuff", "guard.update-norm": 10.0},
 )
 SMALL = {"num-clients": 4, "num-edges": 2, "edge-rounds": 1, "local-epochs": 1, "batches-per-epoch": 2}
 SMALL |= {"fsl-sage.fit-steps": 3, "fedrep.head-epochs": 2, "pfedme.steps": 2, "fine-tune.steps": 2}
@@ -39,9 +39,10 @@ def test_workers_of_ray_give_the_same_bits(algorithm, plain, tmp_path):
 
 
 @pytest.mark.parametrize("algorithm", HALVES)
-def test_a_resumed_run_goes_on_with_all_that_its_clients_keep(algorithm, plain, tmp_path):
-    straight = plain(algorithm)
-    begun = run_app(tmp_path / "begun", algorithm=algorithm, **SMALL, global_rounds=1)
+def test_a_resumed_run_goes_on_with_all_that_its_clients_keep(algorithm, tmp_path):
+    every = {**SMALL, "algorithm": algorithm, "global-rounds": 2, "edge-rounds": 2}
+    straight = run_app(tmp_path / "straight", **every)
+    begun = run_app(tmp_path / "begun", **{**every, "global-rounds": 1})
     assert main([f"resume={begun}", "global-rounds=2"]) == 0
     assert same_weights(straight, begun)
     assert lines(straight, "global")[-1]["clients"] == lines(begun, "global")[-1]["clients"]

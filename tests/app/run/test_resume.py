@@ -52,9 +52,9 @@ def assert_same_run(left, right):
 
 
 def test_a_run_killed_in_the_middle_of_a_round_resumes_to_the_same_bits(tmp_path):
-    whole = run_app(tmp_path / "whole", global_rounds=16, **STATEFUL)
+    whole = run_app(tmp_path / "whole", global_rounds=24, **STATEFUL)
     killed = tmp_path / "killed"
-    settings = {"global-rounds": 16, "output-dir": killed} | {key_of(k): v for k, v in STATEFUL.items()}
+    settings = {"global-rounds": 24, "output-dir": killed} | {key_of(k): v for k, v in STATEFUL.items()}
     process = subprocess.Popen(
         [sys.executable, "-m", "espalier.app", *(f"{key}={value}" for key, value in settings.items())],
         stdout=subprocess.DEVNULL,
@@ -68,7 +68,7 @@ def test_a_run_killed_in_the_middle_of_a_round_resumes_to_the_same_bits(tmp_path
         process.kill()
         process.wait()
     done = len(lines_so_far(killed)) // 3
-    assert 3 <= done < 16
+    assert 3 <= done < 24
     assert main([f"resume={killed}"]) == 0
     assert_same_run(killed, whole)
 
