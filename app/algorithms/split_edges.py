@@ -151,6 +151,8 @@ def check_cuts(split: Split, model: nn.Module) -> tuple[Cut, ...]:
             allowed = ", ".join(f"{i} (after {names[i - 1]})" for i in fitting) or "none"
             if cut is None:
                 why = f"the blocks are {', '.join(names)}"
+            elif cut < min(legal):
+                why = f"nothing trains in front of {names[min(legal) - 1]}"
             elif shared.get(cut):
                 why = f"{shared[cut]} is a weight of blocks on both sides of it"
             raise bad_value("cut-layer", split.cut_layer.text, f"{allowed}: {why}")

@@ -66,6 +66,12 @@ def with_dropout(num_classes):
     return nn.Sequential(OrderedDict(blocks))
 
 
+def with_frozen_front(num_classes):
+    model = with_dropout(num_classes)
+    model[0].requires_grad_(False)
+    return model
+
+
 class Noise(nn.Module):
     """Draws in evaluations, too."""
 

@@ -100,6 +100,13 @@ def test_a_model_that_does_not_fit_is_one_line_before_training(tmp_path, capsys,
     assert not (tmp_path / "run").exists()
 
 
+def test_a_cut_in_front_of_which_nothing_trains_is_refused_for_that(tmp_path, capsys):
+    model = own("with_frozen_front")
+    assert main([f"model={model}", "algorithm=hsfl", "cut-layer=1", f"output-dir={tmp_path / 'run'}"]) == 2
+    line = "cut-layer = 1: allowed is 2 (after body): nothing trains in front of body"
+    assert capsys.readouterr().err == f"error: {line}\n"
+
+
 @pytest.mark.parametrize("partition", ["iid", "own"])
 def test_images_of_folders_have_models_of_ones_own_too(tmp_path, partition):
     folder = noise_folder(tmp_path / "data") if partition == "iid" else own_folders(tmp_path / "data")
