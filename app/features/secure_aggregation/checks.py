@@ -1,6 +1,8 @@
 """What does not go together with secure aggregation, since it has to see single updates, or more than their sum."""
 
 from collections.abc import Mapping
+from itertools import count
+from math import ceil
 
 from espalier.app.features.case import Case
 from espalier.app.features.feature import Unused
@@ -30,10 +32,13 @@ def check(case: Case) -> None:
         raise bad_value("secure.neighbours", own.neighbours, allowed)
     at_edge = not case.here.is_whole
     clients = case.deploy.edge_clients if at_edge else case.federation.num_clients // case.edges
-    asked = max(1, int(clients * case.federation.participation))
+    share = case.federation.participation
+    asked = max(1, int(clients * share))
     if asked < own.fewest and case.here.reaches_clients:
+        enough = next(n for n in count(ceil(own.fewest / share)) if int(n * share) >= own.fewest)
         key, given = ("deploy.edge-clients", clients) if at_edge else ("num-clients", case.federation.num_clients)
-        allowed = f"{own.fewest} or more for each edge in a round, as secure.fewest says: now it is {asked}"
+        least, why = enough * (1 if at_edge else case.edges), f"secure.fewest = {own.fewest} at each edge in a round"
+        allowed = f"{least} or more, for {why}: now it is {asked}"
         raise bad_value(key, given, allowed)
 
 

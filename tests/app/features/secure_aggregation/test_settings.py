@@ -32,8 +32,8 @@ ON = {"secure.aggregation": True, "num-clients": 8}
         ({"algorithm": "rawhfl"}, "send gradients"),
         ({"selection": "resource-aware"}, "with plans, which go by what single clients tell"),
         ({"async.mode": "fedbuff"}, "where no edge round is everybody's"),
-        ({"num-edges": 4}, "num-clients = 8: allowed is 3 or more for each edge in a round"),
-        ({"participation": 0.5}, "now it is 2"),
+        ({"num-edges": 4}, "num-clients = 8: allowed is 12 or more, for secure.fewest = 3 at each edge"),
+        ({"participation": 0.5}, "num-clients = 8: allowed is 12 or more, for secure.fewest = 3 at each edge"),
         ({"secure.neighbours": 2, "secure.fewest": 4}, "secure.neighbours = 2: allowed is 0, or 3 or more"),
         ({"secure.neighbours": 3}, "secure.neighbours = 3"),
         ({"secure.threshold": 0.0}, "secure.threshold = 0.0"),
@@ -45,6 +45,14 @@ def test_what_needs_more_than_an_average_is_refused(settings, reason):
         check_strategies(parse_config({**ON, **settings}))
     assert reason in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(("participation", "least"), [(1.0, 6), (0.5, 12), (0.34, 18)])
+def test_as_few_clients_as_a_refusal_allows_are_allowed(participation, least):
+    few = {**ON, "num-edges": 2, "participation": participation}
+    with pytest.raises(UserError, match=f"allowed is {least} or more"):
+        parse_config({**few, "num-clients": least - 1})
+    parse_config({**few, "num-clients": least})
 
 
 @pytest.mark.parametrize(
