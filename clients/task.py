@@ -229,7 +229,7 @@ class ClientTask:
     corners: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.half.stays_any and not self.own and len(self.half.stays(self.model)):
+        if self.half.stays_any and not self.own and list(self.half.stays(self.model)):
             raise ValueError("own is empty: without their first values here, the weights that half.stays names travel")
 
     def num_train(self, server_round: int) -> int:

@@ -110,8 +110,10 @@ def check_makes_edges(make_edge: object) -> None:
     wanted = "it must be a function that returns a new one: lambda name, size: FedAvg(min_available_nodes=size)"
     if not callable(make_edge):
         raise ValueError(f"make_edge is a {type(make_edge).__name__}: {wanted}")
-    if isinstance(make_edge, type) and make_edge.__module__.startswith("flwr."):  # it takes neither name nor size
-        raise ValueError(f"make_edge is the class {make_edge.__name__}: {wanted}")
+    if isinstance(make_edge, type):
+        maker = next(kind for kind in make_edge.__mro__ if "__init__" in vars(kind))
+        if maker.__module__.startswith("flwr."):  # Flower's take neither name nor size
+            raise ValueError(f"make_edge is the class {make_edge.__name__}: {wanted}")
 
 
 def edge_of(made: Strategy | EdgeRounds) -> Edge:

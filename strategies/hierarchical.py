@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from logging import INFO, WARNING, getLogger
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -623,7 +624,7 @@ class Hierarchical(Edge):
 
 
 def _check_whole(name: str, value: object, least: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+    if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
         raise ValueError(f"{name} is {value!r}: it must be a whole number of {least} or more")
 
 

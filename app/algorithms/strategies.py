@@ -3,9 +3,10 @@
 from collections.abc import Collection
 
 from flwr.serverapp.strategy import FedAvg, Strategy
+from torch import nn
 
-from espalier.app.algorithms.algorithm import ONE_NODE, Site
-from espalier.app.ground.errors import UserError
+from espalier.app.algorithms.algorithm import ONE_NODE, Algorithm, Site
+from espalier.app.ground.errors import UserError, bad_value
 from espalier.clients.half import ClientHalf
 from espalier.clients.shared.tied import other_names
 from espalier.strategies import AlgorithmEdge, EdgeHalf, SentNumbers, StrategyEdge
@@ -35,6 +36,14 @@ def edge_of_halves(site: Site, client: ClientHalf, half: EdgeHalf | None = None)
     """
     spec = site.federation.edge_strategy
     return AlgorithmEdge(edge_strategy(site), half, names_that_stay(site, client), name=spec.name)
+
+
+def check_names_that_stay(algorithm: Algorithm, model: nn.Module) -> None:
+    """Raise UserError where the clients' half keeps weights that the model has not."""
+    state = model.state_dict()
+    if unknown := [name for name in algorithm.client.stays(model) if name not in state]:
+        allowed = f"one whose ClientHalf.stays names weights of the model, not {unknown[0]!r}"
+        raise bad_value("algorithm", algorithm.text, allowed)
 
 
 def names_that_stay(site: Site, client: ClientHalf) -> Collection[str]:

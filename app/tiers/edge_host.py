@@ -198,7 +198,7 @@ class EdgeRun:
         logger.info("global round %d: done, %d of %d clients took part", number, len(took_part), len(self._profiles))
         counts, seconds = self._meter.drain(), self._seconds.drain({self.name: outcome.seconds})[self.name]
         plans = self._world.edges[self.name].take_rounds() if self._world else []
-        self._report_round(number, outcome, counts, of_a_line(plans, len(outcome.updates)))
+        self._report_round(number, outcome, counts, of_a_line(plans, self._hierarchical.edge_rounds))
         return outcome_to_wire(outcome, sent, self._client_of) | self._rest(counts, plans, seconds)
 
     def _evaluate(self, request: Wire) -> Wire:

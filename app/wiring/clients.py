@@ -14,7 +14,7 @@ from espalier.app.algorithms.auxiliary_heads import auxiliary_head
 from espalier.app.config.parse import parse_config
 from espalier.app.config.run_config import RunConfig
 from espalier.app.features.table import check_node, half_of, outgoing_of
-from espalier.app.ground.errors import UserError, bad_value
+from espalier.app.ground.errors import UserError
 from espalier.app.tasks.common import compute_device, on_device_if_it_fits, room_for_examples, set_up_torch
 from espalier.app.tasks.node import ClientNode, parse_node
 from espalier.app.tasks.recording import gradients_of
@@ -97,11 +97,8 @@ class ClientTasks:
         model = self._task.new_model().to(device)
         self._models = {place_here(): model}
         self._half = half_of(config)
-        state, stays = model.state_dict(), self._half.stays(model)
-        if unknown := [name for name in stays if name not in state]:
-            allowed = f"one whose ClientHalf.stays names weights of the model, not {unknown[0]!r}"
-            raise bad_value("algorithm", config.algorithm.text, allowed)
-        self._own = {name: state[name].cpu().clone() for name in stays}  # as the model's seed makes them
+        first = model.state_dict()  # as the model's seed makes it
+        self._own = {name: first[name].cpu().clone() for name in self._half.stays(model)}
         self._outgoing = outgoing_of(config)
         self._head: nn.Sequential | None = None
         if config.algorithm.auxiliary:

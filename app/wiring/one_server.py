@@ -12,6 +12,7 @@ from torch import nn
 
 from espalier.app.algorithms.auxiliary_heads import auxiliary_head
 from espalier.app.algorithms.split_edges import check_head_is_apart, cuts_of
+from espalier.app.algorithms.strategies import check_names_that_stay
 from espalier.app.config.run_config import RunConfig
 from espalier.app.features.case import Case
 from espalier.app.features.feature import MakeEdge, Part, Scene
@@ -86,6 +87,7 @@ def checked_task(config: RunConfig) -> tuple[Task, nn.Module]:
     task.check_data()
     model = task.new_model()
     check_averages(config.strategies_here, model)
+    check_names_that_stay(config.algorithm, model)
     for feature in FEATURES:
         feature.check_model(config, model)
     tried: dict[Cut, None] = {}

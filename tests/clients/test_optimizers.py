@@ -65,7 +65,6 @@ CLIENT = """
 import sys, torch
 from torch import nn
 from espalier.clients import optimizers
-from espalier.clients.task import LocalTraining
 model = nn.Linear(3, 2)
 for make in (optimizers.SGD, optimizers.Adam):
     optimizer = make(model.parameters(), lr=0.1)

@@ -480,7 +480,11 @@ def test_what_cannot_work_is_refused(topology, make_edge, options, message):
 
 @pytest.mark.parametrize(
     ("make_edge", "message"),
-    [(FedAvg(), "make_edge is a FedAvg: it must"), (FedAvg, "make_edge is the class FedAvg: it")],
+    [
+        (FedAvg(), "make_edge is a FedAvg: it must"),
+        (FedAvg, "make_edge is the class FedAvg: it"),
+        (type("Mine", (FedAvg,), {}), "make_edge is the class Mine: it"),
+    ],
 )
 def test_what_makes_no_edges_is_refused(make_edge, message):
     with pytest.raises(ValueError, match=re.escape(message)):

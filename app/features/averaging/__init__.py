@@ -86,7 +86,7 @@ def _refuse_unused_strategy(algorithm: Algorithm, spec: StrategySpec, *, is_flat
     if spec.key == algorithm.strategy_key or spec.text == "FedAvg":
         return
     others = ", ".join(name for name, other in ALGORITHMS.items() if other.strategy_key == spec.key)
-    what = "by edge-strategy alone" if algorithm.strategy_key else "nothing"
+    what = "by edge-strategy alone" if algorithm.strategy_key and algorithm.averages else "nothing"
     why = first_reason(
         (is_flat, f"without edges averages {what}{algorithm.by_edges.unless}"),
         (True, f"decides how edges train; other strategies are for {others}"),

@@ -111,13 +111,16 @@ def test_an_interrupt_ends_all_runs_and_says_how_to_go_on(tmp_path):
 
 
 def test_a_process_is_interrupted_when_its_pipe_ends():
+    def end_and_wait():
+        Timer(0.1, os.close, [writer]).start()
+        time.sleep(20)
+
     reader, writer = os.pipe()
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # as in a background job of a shell
     try:
         interrupted_with(reader)
-        Timer(0.1, os.close, [writer]).start()
         with pytest.raises(KeyboardInterrupt):
-            time.sleep(20)
+            end_and_wait()
     finally:
         signal.signal(signal.SIGINT, before)
         os.close(reader)

@@ -30,9 +30,8 @@ def test_of_everybody_it_is_that_of_the_exact_gaussian(dp, noise, count):
     """Another update moves the sum by up to twice the longest; many releases are one of less noise."""
     found = epsilon_of({Release(noise): count}, DELTA)
     assert found == pytest.approx(dp.get_epsilon_gaussian(noise / 2 / math.sqrt(count), DELTA), abs=1e-6)
-    accountant = dp.pld.PLDAccountant(
-        dp.NeighboringRelation.REPLACE_ONE, 1e-3
-    )  # which doubles how far the sum moves by itself
+    # Which doubles how far the sum moves by itself.
+    accountant = dp.pld.PLDAccountant(dp.NeighboringRelation.REPLACE_ONE, 1e-3)
     accountant.compose(dp.GaussianDpEvent(noise), count)
     assert found == pytest.approx(accountant.get_epsilon(DELTA), rel=2e-3)
 
