@@ -54,10 +54,12 @@ def test_the_page_shows_what_is_recorded(capsys):
     main(["--csv", str(RECORDED)])
     assert capsys.readouterr().out in (ROOT / "docs/tables.md").read_text()
     runs = by_run(read_lines(RoundLine, RECORDED), list(ROWS.planned))
-    found = {algorithm_of(row): [line.accuracy for line in rounds] for (row, _), rounds in runs.items()}
+    found = {row: [line.accuracy for line in rounds] for (row, _), rounds in runs.items()}
     assert all(len(rounds) >= LEAST for rounds in found.values())
     best = {row: max(rounds[:LEAST]) for row, rounds in found.items()}
-    assert best.keys() == PUBLISHED.keys()
+    fedavg, scaffold = (best.pop(f"{name}, their split") for name in ("FedAvg", "SCAFFOLD"))
+    assert (round(scaffold - fedavg, 3), round(PUBLISHED["SCAFFOLD"] - PUBLISHED["FedAvg"], 3)) == (0.050, 0.056)
+    assert set(map(algorithm_of, best)) == PUBLISHED.keys()
     assert max(best.values()) < best["FedAvg"] + 0.001
     of_all = {row: max(rounds) for row, rounds in found.items() if len(rounds) == ALL}
     assert of_all.keys() == {"FedAvg", "SCAFFOLD"}
