@@ -139,7 +139,9 @@ def test_streams_that_break_or_freeze_or_lie_or_have_no_ticket(tmp_path, monkeyp
     }
     with federation(tmp_path / "deployment", device_configs(range(3), 3)) as made:
         run_id = start(made.environment, results, settings | {"stream.port": port})
-        kill(wait_for(lambda: client_app(made.supernodes[0], port), PATIENCE_SECONDS, "stream of client 0"))
+        # Killed once its stream is counted: the connection is there before, and the third stream must be that of round 3.
+        wait_for(lambda: streams_opened(made, 0) == "1", PATIENCE_SECONDS, "stream of client 0")
+        kill(client_app(made.supernodes[0], port))
         wait_for(lambda: rounds(results) >= 1, PATIENCE_SECONDS, "first round")
         frozen = wait_for(lambda: client_app(made.supernodes[1], port), PATIENCE_SECONDS, "stream of client 1")
         os.kill(frozen, signal.SIGSTOP)
@@ -155,6 +157,12 @@ def test_streams_that_break_or_freeze_or_lie_or_have_no_ticket(tmp_path, monkeyp
     assert "activations have shape" in lies[0]
     assert "RESOURCE_EXHAUSTED" in lies[1]
     assert same_weights(results, replay(results, tmp_path / "replayed", settings | {"split.transport": "messages"}))
+
+
+def streams_opened(made: Federation, device: int) -> str:
+    """Return how many streams a lying device has opened, in digits; nothing before the first."""
+    counter = made.folder / f"flower-{device}" / "streams-opened"
+    return counter.read_text() if counter.exists() else ""
 
 
 def refusals(run_id: str, made: Federation) -> int:
