@@ -7,7 +7,7 @@ from flwr.serverapp.strategy import Strategy
 
 from espalier.app.algorithms.algorithm import Algorithm, Site
 from espalier.app.algorithms.fedper import head_names
-from espalier.app.algorithms.strategies import edge_strategy, names_that_stay
+from espalier.app.algorithms.strategies import edge_strategy
 from espalier.app.settings.section import Section
 from espalier.clients.half import ClientHalf
 from espalier.clients.memory import keep
@@ -88,7 +88,7 @@ FEDBABU_CLIENT = ClientHalf(rule=fedbabu_round, stays=head_names, handlers={EVAL
 def fedbabu_edge(site: Site) -> FedBabuEdge:
     """Return ``edge-strategy`` over all of the model but the head."""
     assert isinstance(site.own, FedBabuSettings)
-    stays = names_that_stay(site, FEDBABU_CLIENT)
+    stays = FEDBABU_CLIENT.stays(site.task.new_model())
     return FedBabuEdge(edge_strategy(site), site.own.tunes, stays=stays, name=site.federation.edge_strategy.name)
 
 

@@ -1,7 +1,5 @@
 """Edges made from Flower strategies of the run config."""
 
-from collections.abc import Collection
-
 from flwr.serverapp.strategy import FedAvg, Strategy
 from torch import nn
 
@@ -35,26 +33,19 @@ def edge_of_halves(site: Site, client: ClientHalf, half: EdgeHalf | None = None)
         The edge's own. None: it has none.
     """
     spec = site.federation.edge_strategy
-    return AlgorithmEdge(edge_strategy(site), half, names_that_stay(site, client), name=spec.name)
+    return AlgorithmEdge(edge_strategy(site), half, client.stays(site.task.new_model()), name=spec.name)
 
 
 def check_names_that_stay(algorithm: Algorithm, model: nn.Module) -> None:
-    """Raise UserError where the clients' half keeps weights that the model has not."""
-    state = model.state_dict()
-    if unknown := [name for name in algorithm.client.stays(model) if name not in state]:
+    """Raise UserError where the clients' half keeps weights that the model has not, or that travel by another name."""
+    stays, state = algorithm.client.stays(model), model.state_dict()
+    if unknown := [name for name in stays if name not in state]:
         allowed = f"one whose ClientHalf.stays names weights of the model, not {unknown[0]!r}"
         raise bad_value("algorithm", algorithm.text, allowed)
-
-
-def names_that_stay(site: Site, client: ClientHalf) -> Collection[str]:
-    """Return `ClientHalf.stays` of the task's model; UserError where a weight would stay and travel, too."""
-    model = site.task.new_model()
-    stays = client.stays(model)
     for name, known in other_names(model).items():
         if (name in stays) != (known in stays):
             why = "of which the algorithm keeps one on clients and averages the other"
             raise UserError(f"{known} and {name} are one weight of the model, {why}; allowed are two weights")
-    return stays
 
 
 def settings_sent(site: Site) -> SentNumbers:
