@@ -35,6 +35,10 @@ class Examples:
     inputs: Any
     labels: Tensor
 
+    def __post_init__(self) -> None:
+        if wrong := [len(tensor) for tensor in tensors_of(self.inputs) if len(tensor) != len(self.labels)]:
+            raise ValueError(f"inputs have {wrong[0]} examples, labels {len(self.labels)}: there must be as many")
+
     def __len__(self) -> int:
         return len(self.labels)
 
@@ -88,6 +92,8 @@ class LocalTraining:
     def __post_init__(self) -> None:
         if not (callable(self.optimizer) or self.optimizer in ("sgd", "adam")):
             raise ValueError(f"optimizer is {self.optimizer!r}: allowed are 'sgd', 'adam' and a callable")
+        if self.batch_size < 1:
+            raise ValueError(f"batch_size is {self.batch_size}: it must be 1 at least")
 
     def num_steps(self, num_examples: int) -> int:
         """Return the number of mini-batches in a round of a client with so many examples."""

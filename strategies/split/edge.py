@@ -140,7 +140,10 @@ class SplitEdge(Edge):
         self.guard = guard
         self.evaluates_whole = evaluates_whole
         self.num_classes = num_outputs(model)
-        self._forms = forms_at_cuts(model, input_shape)
+        try:
+            self._forms = forms_at_cuts(model, input_shape)
+        except RuntimeError as error:
+            raise ValueError(f"input_shape is {input_shape}: the model does not take it: {error}") from error
         self._draws = draws_random_numbers(part_of(model, first, len(model)), *self._forms[first])
 
     def train_round(

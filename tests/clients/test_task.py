@@ -17,3 +17,16 @@ def test_weights_that_stay_have_to_be_given_or_they_would_travel():
     own = {"bias": torch.ones(2)}
     assert ClientTask(model, *rest, half=half, own=own).own == own
     assert ClientTask(model, *rest, half=ClientHalf(stays=lambda model: [])).own == {}
+
+
+@pytest.mark.parametrize(
+    "inputs", [torch.zeros(4, 2), {"ids": torch.zeros(3, 5), "mask": torch.zeros(4, 5)}], ids=["tensor", "dict"]
+)
+def test_inputs_and_labels_are_as_many(inputs):
+    with pytest.raises(ValueError, match="inputs have 4 examples, labels 3: there must be as many"):
+        Examples(inputs, torch.zeros(3, dtype=torch.long))
+
+
+def test_a_mini_batch_has_an_example():
+    with pytest.raises(ValueError, match="batch_size is 0: it must be 1 at least"):
+        LocalTraining(batch_size=0)

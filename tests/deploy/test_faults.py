@@ -139,7 +139,7 @@ def test_streams_that_break_or_freeze_or_lie_or_have_no_ticket(tmp_path, monkeyp
     }
     with federation(tmp_path / "deployment", device_configs(range(3), 3)) as made:
         run_id = start(made.environment, results, settings | {"stream.port": port})
-        # Killed once its stream is counted: the connection is there before, and the third stream must be that of round 3.
+        # Killed once its stream is counted: the connection is there before. The third stream must be that of round 3.
         wait_for(lambda: streams_opened(made, 0) == "1", PATIENCE_SECONDS, "stream of client 0")
         kill(client_app(made.supernodes[0], port))
         wait_for(lambda: rounds(results) >= 1, PATIENCE_SECONDS, "first round")

@@ -40,7 +40,7 @@ def own(name):
         (own("Points(size=3)"), "allowed is what Points takes (TypeError: "),
         (
             own("Uneven"),
-            "allowed is one whose client_data(0, 8, 0) gives client 0 Examples to train on, at least one, with a ",
+            "allowed is one whose client_data(0, 8, 0) does not fail (ValueError: inputs have 30 examples, labels 29: ",
         ),
         (own("Narrow"), "allowed is one whose model takes its data (TypeError: "),
         (own("Counting"), "allowed is one whose buffers with persistent=False stay as they are, for no message holds "),

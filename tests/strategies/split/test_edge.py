@@ -51,6 +51,7 @@ def test_an_illegal_cut_is_refused_with_those_that_are_legal(kind, cut):
     [
         ({"label_policy": "index"}, "label_policy is 'index': allowed are 'indices' and 'labels'"),
         ({"participation": 2}, "participation is 2: it must be above 0, and 1 at most"),
+        ({"input_shape": (5, 5, 5)}, "input_shape is \\(5, 5, 5\\): the model does not take it: "),
         ({"evaluation": FedAvg()}, r"evaluation is a FedAvg: it must be a StrategyEdge"),
     ],
 )
