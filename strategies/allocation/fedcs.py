@@ -8,6 +8,8 @@ from .full_work import able_by_cell, full_work
 from .plan import Plan
 from .problem import Problem
 
+ROUNDING = 1e-9  # 100 * 0.07 is 7
+
 
 @dataclass(frozen=True)
 class FedCS:
@@ -40,7 +42,8 @@ class FedCS:
         work, selected = full_work(problem), np.zeros(problem.clients, dtype=bool)
         reason = np.full(problem.clients, "not asked", dtype="U24")
         for _, own, rng in able_by_cell(problem, work):
-            candidates = np.sort(rng.choice(own, int(np.ceil(len(own) * self.asked)), replace=False))
+            number = int(np.ceil(len(own) * self.asked - ROUNDING))
+            candidates = np.sort(rng.choice(own, number, replace=False))
             reason[candidates] = "no time for its upload"
             update, upload = work.update_seconds[candidates], work.upload_seconds[candidates]
             selected[candidates[in_time(update, upload, problem.deadline_seconds)]] = True

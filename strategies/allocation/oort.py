@@ -15,6 +15,7 @@ FLAT, SHARP = 0.1, 5.0  # relative changes of the utility at which the pacer mov
 LEAST_RANGE = 1e-4
 LEAST_FACTOR = 1e-100  # of a slow client, which may be drawn however high the penalty
 FROM_THE_BEST = 5  # so many times as many as are explored are drawn from
+ROUNDING = 1e-9  # 5 (1 - 0.8) is 1
 
 
 @dataclass
@@ -24,19 +25,22 @@ class Pace:
     Parameters
     ----------
     exploration : float
-        Share of the selected clients that are explored.
+        Share of the selected clients that are explored where anybody is new.
     percentile : float
         Of the clients' times, from 0 to 100: the preferred duration T.
     utilities : list[float]
         Mean statistical utility of those exploited in each round but the last, at most of the last ``2 window``.
-    exploited : list[int]
-        Numbers of the clients exploited in the last round.
+    exploited : dict[int, float]
+        Statistical utilities, before the last round, of those exploited in it, by client number.
+    rounds : int
+        In how many of them somebody was able.
     """
 
     exploration: float
     percentile: float
     utilities: list[float] = field(default_factory=list)
-    exploited: list[int] = field(default_factory=list)
+    exploited: dict[int, float] = field(default_factory=dict)
+    rounds: int = 0
 
 
 @dataclass
@@ -51,9 +55,10 @@ class Oort:
       drawn in proportion to U;
     - exploration: the rest of Z, among clients never tried, in proportion to their examples, times the same factor, of
       the five times as many for whom that is largest. Where too few are left, chance fills up. Its share falls by the
-      factor `decay` every round, down to `least`, and is 0 once nobody is left;
+      factor `decay` every round, down to `least`; in a round in which none of them is able, it is 0;
     - pacer: every `window` rounds, if the utility of those exploited, summed over so many rounds, changed by at most
       10 % from the sum before, T's percentile rises by `step`, and where it changed to sixfold or more it falls so.
+      Rounds in which nobody is able do not count, and who is away in the next round counts with the utility before.
 
     Parameters
     ----------
@@ -110,10 +115,11 @@ class Oort:
 
     def _pace(self, kept: Pace, known: Standing) -> None:
         """Note the utility of those exploited in the round before, and move T where it has been flat."""
-        before = np.isin(known.clients, kept.exploited)
-        utility = statistical_utility(known)[before]
-        kept.utilities = [*kept.utilities, float(utility.mean()) if utility.size else 0.0][-2 * self.window :]
-        if known.edge_round >= 2 * self.window and known.edge_round % self.window == 0:
+        now = dict(zip(known.clients.tolist(), statistical_utility(known).tolist(), strict=True))
+        utility = [now.get(client, before) for client, before in kept.exploited.items()]
+        kept.utilities = [*kept.utilities, float(np.mean(utility)) if utility else 0.0][-2 * self.window :]
+        kept.rounds += 1
+        if kept.rounds >= 2 * self.window and kept.rounds % self.window == 0:
             earlier, later = sum(kept.utilities[: -self.window]), sum(kept.utilities[-self.window :])
             if abs(later - earlier) <= FLAT * earlier:
                 kept.percentile = min(100.0, kept.percentile + self.step)
@@ -126,8 +132,9 @@ class Oort:
         """Return whom a cell selects of its able clients."""
         is_new = np.isnan(known.loss[own])
         tried, new, slowness = own[~is_new], own[is_new], self._slowness(kept, work.seconds[own])
-        kept.exploration = max(kept.exploration * self.decay, self.least) if len(new) else 0.0
-        number = min(int(wanted * (1 - kept.exploration)), len(tried))
+        kept.exploration = max(kept.exploration * self.decay, self.least)
+        share = kept.exploration if len(new) else 0.0
+        number = min(int(wanted * (1 - share) + ROUNDING), len(tried))
         exploited = tried[:0]
         if number:
             score = self._utility(known, tried) * slowness[~is_new]
@@ -139,7 +146,8 @@ class Oort:
             reward = known.examples[new] * slowness[is_new]
             best = np.argsort(-reward, kind="stable")[: FROM_THE_BEST * more]
             explored = rng.choice(new[best], more, replace=False, p=reward[best] / reward[best].sum())
-        kept.exploited = known.clients[exploited].tolist()
+        utility = statistical_utility(known)[exploited]
+        kept.exploited = dict(zip(known.clients[exploited].tolist(), utility.tolist(), strict=True))
         chosen = np.concatenate([exploited, explored])
         others = np.setdiff1d(own, chosen)
         return np.concatenate([chosen, rng.choice(others, wanted - len(chosen), replace=False)])

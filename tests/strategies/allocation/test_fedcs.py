@@ -75,3 +75,7 @@ def test_candidates_are_drawn_by_the_seed():
 def test_a_share_that_is_none_is_refused(asked):
     with pytest.raises(ValueError, match=r"^asked = .*: allowed is a number above 0, at most 1$"):
         FedCS(asked=asked)
+
+
+def test_seven_of_a_hundred_are_not_eight():
+    assert len(chosen(FedCS(asked=0.07)(problem_of(100, 1, 4)))) == 7  # 100 * 0.07 is more than 7 in double precision

@@ -60,8 +60,8 @@ def reference(rounds: int, window: int, times: list[float], seed_of) -> tuple[li
         preferred = sorted(times)[min(int(CLIENTS * percentile / 100), CLIENTS - 1)]
         slow = {i: (preferred / times[i]) ** 2 if times[i] > preferred else 1.0 for i in range(CLIENTS)}
         new = [i for i in range(CLIENTS) if i not in stat]
-        epsilon = max(0.95 * epsilon, 0.2) if new else 0.0
-        number = min(int(WANTED * (1 - epsilon)), len(stat))
+        epsilon = max(0.95 * epsilon, 0.2)
+        number = min(int(WANTED * (1 - epsilon if new else 1)), len(stat))
         rng = np.random.default_rng([11, 0])
         exploited = []
         if number:
@@ -102,7 +102,7 @@ def test_fifty_rounds_are_those_of_the_formulas(window):
     solver = Oort(window=window)
     expected, percentiles, epsilon = reference(50, window, times, None)
     assert rounds_of(solver, Told(), 1, 50) == (expected, percentiles)
-    assert solver.state_dict()["cells"][0]["exploration"] == epsilon == 0
+    assert solver.state_dict()["cells"][0]["exploration"] == epsilon == 0.2
     assert set(percentiles) > {10.0} or window == 20  # the pacer moved
 
 
@@ -118,6 +118,41 @@ def test_all_are_exploited_once_nobody_is_new():
     loss = np.array([loss_of(i, 1) for i in range(CLIENTS)])
     everybody = problem_of(CLIENTS, 0, CLIENTS, loss=loss, edge_round=2)  # where the authors' code fails
     assert chosen(Oort()(everybody)) == list(range(CLIENTS))
+
+
+def problem_in(number: int, there: range, loss: dict[int, float]):
+    """Return a round's problem of four who are there, with the losses that they told."""
+    base = problem_of(4, 0, 4, edge_round=number, loss=np.array([loss.get(client, np.nan) for client in there]))
+    return replace(base, standing=replace(base.standing, clients=np.array(there)))
+
+
+def test_its_share_of_new_clients_goes_on_falling_where_the_new_ones_are_away():
+    solver, known = Oort(), {0: 1.0, 1: 2.0, 2: 3.0, 3: 4.0}
+    shares = []
+    for number, there in enumerate((range(4), range(2, 6), range(4), range(2, 6)), 1):
+        solver(problem_in(number, there, known if number > 1 else {}))
+        shares.append(solver.state_dict()["cells"][0]["exploration"])
+    assert shares == pytest.approx([0.9 * 0.95, 0.9 * 0.95**2, 0.9 * 0.95**3, 0.9 * 0.95**4])
+
+
+def test_a_share_of_a_fifth_of_five_is_one():
+    solver = Oort(exploration=0.8, decay=1.0)
+    loss = np.array([1.0, 1.0, np.nan, np.nan, np.nan])
+    solver(problem_of(5, 0, 5, edge_round=2, loss=loss))  # 5 * (1 - 0.8) is less than 1 in double precision
+    assert len(solver.state_dict()["cells"][0]["exploited"]) == 1
+
+
+def test_the_pacer_counts_its_own_rounds_and_remembers_who_went_away():
+    solver, loss = Oort(window=2), dict.fromkeys(range(8), 5.0)
+    percentiles = []
+    for number in (4, 5, 6, 7, 8, 9, 11, 13):  # nobody was there in the others
+        solver(problem_in(number, range(4) if number % 2 else range(4, 8), loss))
+        percentiles.append(solver.state_dict()["cells"][0]["percentile"])
+    kept = solver.state_dict()["cells"][0]
+    assert kept["utilities"] == [5.0] * 4
+    # 0 and 5 before 5 and 5: neither flat nor sixfold; later all are 5.
+    assert percentiles == [10.0] * 5 + [15.0, 15.0, 20.0]
+    assert kept["rounds"] == 8
 
 
 def test_a_slow_client_is_rarely_explored_and_from_the_hundredth_percentile_on_nobody_is_slow():
