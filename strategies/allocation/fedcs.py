@@ -42,7 +42,7 @@ class FedCS:
         work, selected = full_work(problem), np.zeros(problem.clients, dtype=bool)
         reason = np.full(problem.clients, "not asked", dtype="U24")
         for _, own, rng in able_by_cell(problem, work):
-            number = int(np.ceil(len(own) * self.asked - ROUNDING))
+            number = int(np.ceil(len(own) * self.asked * (1 - ROUNDING)))
             candidates = np.sort(rng.choice(own, number, replace=False))
             reason[candidates] = "no time for its upload"
             update, upload = work.update_seconds[candidates], work.upload_seconds[candidates]

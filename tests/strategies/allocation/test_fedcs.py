@@ -79,3 +79,4 @@ def test_a_share_that_is_none_is_refused(asked):
 
 def test_seven_of_a_hundred_are_not_eight():
     assert len(chosen(FedCS(asked=0.07)(problem_of(100, 1, 4)))) == 7  # 100 * 0.07 is more than 7 in double precision
+    assert len(chosen(FedCS(asked=1e-12)(problem_of(100, 1, 4)))) == 1
