@@ -17,8 +17,8 @@ from espalier.clients.shared.compression import Codec, compressed, decompressed
 from espalier.clients.shared.compression.updates import COMPRESSED, form_of_update
 
 from .edge_base import EdgeRounds
-from .edges import EdgeDecorator
-from .exchange import REJECTED, Exchanges, Together, answered
+from .edges import EdgeDecorator, answered_messages
+from .exchange import REJECTED, Exchanges
 from .outcomes import Update
 from .randomness import derived_seed
 from .views import MemberGrid
@@ -47,17 +47,13 @@ class CompressedReplies(EdgeDecorator):
         """Run the edge's round with the models that its clients' updates make."""
         begun: dict[int, Message] = {}  # what each node's round began with
 
-        def read(step: list[Message] | Together) -> Exchanges[Any]:
-            """Pass a step on; replies that end a client's round hold models, or blocks."""
-            for message in [] if isinstance(step, Together) else step:
-                if begins_with_model(message):
-                    begun[message.metadata.dst_node_id] = message
-            answers = yield step
-            if isinstance(step, Together):
-                return answers
-            return [self._with_model(begun, *pair) for pair in zip(step, answers, strict=True)]
+        def read(messages: list[Message]) -> Exchanges[list[Message]]:
+            """Pass messages on; replies that end a client's round hold models, or blocks."""
+            begun.update({m.metadata.dst_node_id: m for m in messages if begins_with_model(m)})
+            replies = yield messages
+            return [self._with_model(begun, *pair) for pair in zip(messages, replies, strict=True)]
 
-        return answered(self.edge.train_round(server_round, arrays, config, grid), read)
+        return answered_messages(self.edge.train_round(server_round, arrays, config, grid), read)
 
     def _with_model(self, begun: Mapping[int, Message], message: Message, reply: Message) -> Message:
         first = begun.get(message.metadata.dst_node_id)

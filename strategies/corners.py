@@ -9,8 +9,8 @@ from flwr.serverapp.strategy import Strategy
 from espalier.clients.shared.corners import Shape, with_corners, with_whole
 
 from .edge_base import EdgeRounds
-from .edges import EdgeDecorator
-from .exchange import Exchanges, Together, answered
+from .edges import EdgeDecorator, answered_messages
+from .exchange import Exchanges
 from .outcomes import Evaluation, Update
 from .views import MemberGrid
 
@@ -50,31 +50,29 @@ class EdgeOverCorners(EdgeDecorator):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: MemberGrid
     ) -> Exchanges[Update]:
         """Run the edge's round."""
-        return answered(self.edge.train_round(server_round, arrays, config, grid), self._exchange)
+        return answered_messages(self.edge.train_round(server_round, arrays, config, grid), self._exchange)
 
     def evaluate_round(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: MemberGrid
     ) -> Exchanges[Evaluation]:
         """Evaluate on clients, each with its corners alone."""
-        return answered(self.edge.evaluate_round(server_round, arrays, config, grid), self._exchange)
+        return answered_messages(self.edge.evaluate_round(server_round, arrays, config, grid), self._exchange)
 
     def personalise(self, arrays: ArrayRecord, fine_tuning: Any, grid: MemberGrid) -> Any:
         """Let the edge fine-tune heads."""
-        return answered(self.edge.personalise(arrays, fine_tuning, grid), self._exchange)
+        return answered_messages(self.edge.personalise(arrays, fine_tuning, grid), self._exchange)
 
-    def _exchange(self, step: list[Message] | Together) -> Exchanges[Any]:
-        """Send messages with corners, and return replies with whole weights; conversations have their own."""
-        if isinstance(step, Together):
-            return (yield step)
-        whole = [message.content for message in step]
-        for message in step:
+    def _exchange(self, messages: list[Message]) -> Exchanges[list[Message]]:
+        """Send messages with corners, and return replies with whole weights."""
+        whole = [message.content for message in messages]
+        for message in messages:
             message.content = self._changed(with_corners, message.metadata.dst_node_id, message.content)
         try:
-            replies = yield step
+            replies = yield messages
         finally:
-            for message, content in zip(step, whole, strict=True):  # replies are held against what the edge knows
+            for message, content in zip(messages, whole, strict=True):  # replies are held against what the edge knows
                 message.content = content
-        for message, reply in zip(step, replies, strict=True):
+        for message, reply in zip(messages, replies, strict=True):
             if reply.has_content():
                 reply.content = self._changed(with_whole, message.metadata.dst_node_id, reply.content)
         return replies

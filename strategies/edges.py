@@ -1,13 +1,13 @@
 """Edges of whatever is given as one; edges around other edges."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from flwr.app import ArrayRecord, ConfigRecord
+from flwr.app import ArrayRecord, ConfigRecord, Message
 from flwr.serverapp.strategy import Strategy
 
 from .edge_base import Edge, EdgeRounds
-from .exchange import Exchanges
+from .exchange import Exchanges, Result, Together, answered
 from .outcomes import EVERYBODY, Evaluation, Failure, Update
 from .strategy_edge import StrategyEdge
 from .views import MemberGrid
@@ -103,6 +103,17 @@ class EdgeDecorator(Edge):
     ) -> "Exchanges[Personalised]":
         """Let the edge fine-tune heads."""
         return self.edge.personalise(arrays, fine_tuning, grid)
+
+
+def answered_messages(
+    conversation: Exchanges[Result], answer: Callable[[list[Message]], Exchanges[list[Message]]]
+) -> Exchanges[Result]:
+    """Run a conversation whose messages are answered as by `answered`; conversations that it yields are left alone."""
+
+    def answer_step(step: list[Message] | Together) -> Exchanges[Any]:
+        return (yield step) if isinstance(step, Together) else (yield from answer(step))
+
+    return answered(conversation, answer_step)
 
 
 def check_makes_edges(make_edge: object) -> None:

@@ -9,8 +9,8 @@ from flwr.serverapp.strategy import Strategy
 from espalier.clients.shared.records import records_in
 
 from .edge_base import EdgeRounds
-from .edges import EdgeDecorator
-from .exchange import Exchanges, Together, answered
+from .edges import EdgeDecorator, answered_messages
+from .exchange import Exchanges
 from .outcomes import Update
 from .replies import number_of
 from .views import MemberGrid
@@ -37,13 +37,13 @@ class EqualWeights(EdgeDecorator):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: MemberGrid
     ) -> Exchanges[Update]:
         """Run the edge's round, its clients' weights replaced."""
-        update = yield from answered(self.edge.train_round(server_round, arrays, config, grid), self._weighing_one)
+        training = self.edge.train_round(server_round, arrays, config, grid)
+        update = yield from answered_messages(training, self._weighing_one)
         return update if update.arrays is None else replace(update, weight=1.0)
 
-    def _weighing_one(self, step: list[Message] | Together) -> Exchanges[Any]:
-        """Pass a step on; replies to messages weigh 1."""
-        answers = yield step
-        return answers if isinstance(step, Together) else [self._with_weight_one(reply) for reply in answers]
+    def _weighing_one(self, messages: list[Message]) -> Exchanges[list[Message]]:
+        """Pass messages on; their replies weigh 1."""
+        return [self._with_weight_one(reply) for reply in (yield messages)]
 
     def _with_weight_one(self, reply: Message) -> Message:
         """Return a reply with weight 1 in place of a positive one; what is wrong with others is the edge's to say."""

@@ -15,8 +15,8 @@ from espalier.clients.shared.records import records_in
 from espalier.clients.shared.text import quoted
 
 from .edge_base import EdgeRounds
-from .edges import EdgeDecorator
-from .exchange import REJECTED, Exchanges, Together, answered
+from .edges import EdgeDecorator, answered_messages
+from .exchange import REJECTED, Exchanges
 from .outcomes import Evaluation, Update
 from .profiles import profiles_by_node
 from .replies import number_of
@@ -66,7 +66,7 @@ class KnownClients(EdgeDecorator):
         """Run the edge's round; what its clients say of themselves is checked before it gets their replies."""
         most = partial(self._examples, attrgetter("num_train_examples"))
         check = partial(_checked, most=most, metrics=self._train_metrics)
-        return answered(self.edge.train_round(server_round, arrays, config, grid), check)
+        return answered_messages(self.edge.train_round(server_round, arrays, config, grid), check)
 
     def evaluate_round(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: MemberGrid
@@ -74,7 +74,7 @@ class KnownClients(EdgeDecorator):
         """Let the edge evaluate, with the same checks."""
         most = partial(self._examples, attrgetter("num_test_examples"))
         check = partial(_checked, most=most, metrics=self._evaluate_metrics, takes_more=self._evaluates_more)
-        return answered(self.edge.evaluate_round(server_round, arrays, config, grid), check)
+        return answered_messages(self.edge.evaluate_round(server_round, arrays, config, grid), check)
 
     def _examples(self, told: Callable[[Profile], int], node_id: int) -> int:
         """Return how many examples the profile of a node told of, 0 if there is none."""
@@ -82,17 +82,15 @@ class KnownClients(EdgeDecorator):
 
 
 def _checked(
-    step: list[Message] | Together,
+    messages: list[Message],
     most: Callable[[int], int],
     metrics: Collection[str] | None,
     *,
     takes_more: bool = False,
-) -> Exchanges[Any]:
-    """Pass a step on; replies that bring results are checked."""
-    answers = yield step
-    if isinstance(step, Together):
-        return answers
-    return [_checked_reply(*pair, most, metrics, takes_more) for pair in zip(step, answers, strict=True)]
+) -> Exchanges[list[Message]]:
+    """Pass messages on; replies that bring results are checked."""
+    replies = yield messages
+    return [_checked_reply(*pair, most, metrics, takes_more) for pair in zip(messages, replies, strict=True)]
 
 
 def _checked_reply(

@@ -18,8 +18,8 @@ from espalier.clients.shared.privacy import clipped, noised, with_possible_varia
 from espalier.clients.shared.records import records_in
 
 from .edge_base import EdgeRounds
-from .edges import EdgeDecorator
-from .exchange import REJECTED, Exchanges, Together, answered
+from .edges import EdgeDecorator, answered_messages
+from .exchange import REJECTED, Exchanges
 from .flower_strategies import weight_key
 from .outcomes import Update
 from .replies import number_of
@@ -88,16 +88,14 @@ class PrivateMean(EdgeDecorator):
         there = grid.as_of_now()
         asked = set[int]()
 
-        def clip(step: list[Message] | Together) -> Exchanges[Any]:
-            if not isinstance(step, Together) and (fault := self._too_many(step, len(there.get_node_ids()))):
-                return [Message(Error(REJECTED, fault), reply_to=message) for message in step]
-            answers = yield step
-            if isinstance(step, Together):
-                return answers
-            asked.update(message.metadata.dst_node_id for message in step)
-            return [self._clipped(message, reply) for message, reply in zip(step, answers, strict=True)]
+        def clip(messages: list[Message]) -> Exchanges[list[Message]]:
+            if fault := self._too_many(messages, len(there.get_node_ids())):
+                return [Message(Error(REJECTED, fault), reply_to=message) for message in messages]
+            replies = yield messages
+            asked.update(message.metadata.dst_node_id for message in messages)
+            return [self._clipped(message, reply) for message, reply in zip(messages, replies, strict=True)]
 
-        update = yield from answered(self.edge.train_round(server_round, arrays, config, there), clip)
+        update = yield from answered_messages(self.edge.train_round(server_round, arrays, config, there), clip)
         if update.arrays is None:
             return update
         share = len(update.participants) / len(asked)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 from flwr.serverapp.strategy import Strategy
@@ -18,8 +18,8 @@ from espalier.clients.shared.secure.fixed_point import Form, Total, in_form
 from espalier.clients.shared.secure.terms import SecureTerms
 
 from ..edge_base import EdgeRounds
-from ..edges import EdgeDecorator
-from ..exchange import REJECTED, Exchanges, Losable, Together, answered
+from ..edges import EdgeDecorator, answered_messages
+from ..exchange import REJECTED, Exchanges, Losable
 from ..outcomes import EVERYBODY, Failure, Update
 from ..randomness import derived_seed
 from ..views import MemberGrid
@@ -70,7 +70,8 @@ class SecureAggregation(EdgeDecorator):
     ) -> Exchanges[Update]:
         """Run the edge's round; what its clients have learned comes under masks."""
         carrier = _Carrier(server_round, self)
-        update = yield from answered(self.edge.train_round(server_round, arrays, config, grid), carrier.carry)
+        training = self.edge.train_round(server_round, arrays, config, grid)
+        update = yield from answered_messages(training, carrier.carry)
         return carrier.told(update)
 
 
@@ -86,10 +87,8 @@ class _Carrier:
         self._has_loss = False
         self._why_void = ""
 
-    def carry(self, step: list[Message] | Together) -> Exchanges[Any]:
-        """Answer what an edge yields."""
-        if isinstance(step, Together):
-            return (yield step)
+    def carry(self, step: list[Message]) -> Exchanges[list[Message]]:
+        """Answer the messages that an edge yields."""
         errors: dict[int, Error] = {}
         try:
             if beginning := [message for message in step if begins_round(message.metadata.message_type)]:
