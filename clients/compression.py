@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.app import Context, Message, RecordDict
 
 from .memory import keep, kept, start_of_round
 from .messages.instruction import ends_round
@@ -11,7 +11,7 @@ from .messages.train import SERVER_ROUND
 from .randomness import client_generator
 from .shared.compression import Codec, compressed
 from .shared.compression.updates import COMPRESSED
-from .shared.records import records_in
+from .shared.records import config_in
 from .task import ClientTask
 
 ERRORS = "compression-errors"  # a record of a node's state
@@ -44,5 +44,4 @@ class CompressUpdates:
 
 
 def _round_of(message: Message) -> int:
-    config = next(iter(records_in(message.content, ConfigRecord).values()), ConfigRecord())
-    return int(config.get(SERVER_ROUND, 0))  # type: ignore[arg-type]
+    return int(config_in(message.content).get(SERVER_ROUND, 0))  # type: ignore[arg-type]

@@ -14,9 +14,9 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, 
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
-from espalier.clients.messages.train import LOSS, NUM_EXAMPLES, TRAIN_LOSS
+from espalier.clients.messages.train import LOSS, NUM_EXAMPLES, SERVER_ROUND, TRAIN_LOSS
 from espalier.clients.shared.generators import seeded_torch
-from espalier.clients.shared.records import records_in
+from espalier.clients.shared.records import config_in, records_in
 
 from .edge_base import EdgeRounds
 from .edges import edge_of
@@ -26,8 +26,6 @@ from .outcomes import EVERYBODY, Evaluation, Update
 from .randomness import seeded_globals
 from .replies import is_training
 from .views import MemberGrid
-
-SERVER_ROUND = "server-round"  # in the config of Flower's strategies
 
 
 def plain_arrays() -> ArrayRecord:
@@ -45,8 +43,7 @@ def plain_client(message: Message, context: Context) -> Message:
     depends on the round where the instruction tells that.
     """
     client = int(context.node_config["partition-id"])
-    configs = list(records_in(message.content, ConfigRecord).values())
-    number = configs[0].get(SERVER_ROUND, 1) if configs else 1
+    number = config_in(message.content).get(SERVER_ROUND, 1)
     metrics: dict[str, Any] = {NUM_EXAMPLES: 10 + 7 * client}
     records: dict[str, Any] = {}
     if is_training(message):

@@ -15,7 +15,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
 from espalier.clients.messages.train import ARRAYS, METRICS
-from espalier.clients.shared.records import records_in
+from espalier.clients.shared.records import config_in, records_in
 
 from .attendance import Attendance
 from .compression import PlainUplinks, Uplinks
@@ -658,7 +658,7 @@ def arrays_and_config(message: Message) -> tuple[ArrayRecord, ConfigRecord]:
     if len(models) != 1:
         raise ValueError(f"the cloud strategy sent {len(models)} array records to an edge, not 1")
     (arrays,) = models.values()
-    return arrays, next(iter(records_in(message.content, ConfigRecord).values()), ConfigRecord())
+    return arrays, config_in(message.content)
 
 
 def metrics_of_all(outcomes: Iterable[EdgeOutcome]) -> list[dict[str, Any]]:

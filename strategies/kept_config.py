@@ -6,8 +6,9 @@ from typing import Any, Final
 
 from flwr.app import ConfigRecord
 
+from espalier.clients.messages.train import SERVER_ROUND
+
 CONFIG_STATE: Final = "espalier.config"  # in an edge's state; no attribute of a strategy can have this name
-SET_ANEW: Final = "server-round"  # by Flower's strategies in each round
 
 
 class KeptConfig:
@@ -32,7 +33,7 @@ class KeptConfig:
         self._made = {
             key: [copy(config.get(key)), copy(told.get(key))]
             for key in {**config, **told}
-            if key != SET_ANEW and config.get(key) != told.get(key)
+            if key != SERVER_ROUND and config.get(key) != told.get(key)  # Flower's strategies set that in each round
         }
 
     def state_dict(self) -> dict[str, list[Any]]:

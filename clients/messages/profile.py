@@ -6,7 +6,7 @@ from typing import Any, Final, Self
 
 from flwr.app import ConfigRecord, RecordDict
 
-from ..shared.records import records_in, without_empty
+from ..shared.records import config_in, records_in, without_empty
 from ..shared.text import LONGEST_NAME, is_name, one_line, quoted
 from .frames import StreamTicket
 from .instruction import Instruction
@@ -161,7 +161,7 @@ class ProfileQuery(Instruction, message_type=QUERY_PROFILE):
     @classmethod
     def from_content(cls, content: RecordDict) -> Self:
         """Read the records."""
-        config = next(iter(records_in(content, ConfigRecord).values()), ConfigRecord())
+        config = config_in(content)
         return cls(bool(config.get(MEASURE, False)), StreamTicket.from_config(config))
 
 

@@ -6,7 +6,7 @@ from typing import Any, Final, Self
 
 from flwr.app import ArrayRecord, ConfigRecord, ConfigRecordValues, MetricRecord, RecordDict
 
-from ..shared.records import records_in
+from ..shared.records import config_in, records_in
 from .instruction import Instruction
 
 TRAIN: Final = "train"
@@ -85,7 +85,7 @@ class Train(Instruction, message_type=TRAIN, begins_round=True, ends_round=True)
     @classmethod
     def from_content(cls, content: RecordDict) -> Self:
         """Read the records; ValueError unless there is one ArrayRecord."""
-        config = next((record for record in content.values() if isinstance(record, ConfigRecord)), ConfigRecord())
+        config = config_in(content)
         server_round: int = config.get(SERVER_ROUND, 0)  # type: ignore[assignment]
         return cls(only_arrays(content), int(server_round), config, records_in(content, ArrayRecord).get(EDGE_HALF))
 
