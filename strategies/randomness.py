@@ -15,6 +15,11 @@ def derived_seed(*parts: int | str) -> int:
     return random.Random("/".join(map(str, parts))).getrandbits(32)
 
 
+def sample_size(num_nodes: int, share: float) -> int:
+    """Return how many nodes a sample of a share has, as Flower's strategies count: rounded down, and at least 1."""
+    return max(1, int(num_nodes * share))
+
+
 @contextmanager
 def seeded_globals(seed: int | None) -> Iterator[None]:
     """Seed Python's and NumPy's global generators inside the block and put them back afterwards.

@@ -10,7 +10,7 @@ from .edge_base import EdgeRounds
 from .edges import EdgeDecorator
 from .exchange import Exchanges
 from .outcomes import Evaluation
-from .randomness import derived_seed
+from .randomness import derived_seed, sample_size
 from .views import FixedGrid, MemberGrid
 
 
@@ -39,7 +39,7 @@ class SampledEvaluation(EdgeDecorator):
         if not self.share:
             return _on_nobody()
         present = grid.get_node_ids()
-        count = min(len(present), max(1, int(len(present) * self.share)))
+        count = min(len(present), sample_size(len(present), self.share))
         draw = random.Random(derived_seed(self.seed, server_round))
         drawn = [present[place] for place in sorted(draw.sample(range(len(present)), count))]
         terms = replace(grid.terms, num_clients=count)

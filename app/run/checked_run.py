@@ -46,7 +46,7 @@ from espalier.app.wiring.one_server import Assembled
 from espalier.clients.messages.train import LOSS
 from espalier.clients.shared.cut import as_blocks
 from espalier.strategies import Profile
-from espalier.strategies.randomness import derived_seed
+from espalier.strategies.randomness import derived_seed, sample_size
 from espalier.strategies.split import FineTuning
 
 logger = getLogger("espalier")
@@ -172,7 +172,7 @@ def _evaluated_here(num_clients: int, share: float, seed: int) -> Sequence[int]:
     clients = range(num_clients)
     if share == 1 or not clients:
         return clients
-    count = max(1, int(num_clients * share)) if share else 0
+    count = sample_size(num_clients, share) if share else 0
     return sorted(random.Random(derived_seed(seed, "evaluate")).sample(clients, count))
 
 

@@ -26,7 +26,7 @@ from ..exchange import REJECTED, Exchanges, answered
 from ..guards.activations import ActivationGuard
 from ..guards.updates import UpdateGuard, guard_state, load_guard_state
 from ..outcomes import Evaluation, Update
-from ..randomness import derived_seed
+from ..randomness import derived_seed, sample_size
 from ..strategy_edge import StrategyEdge
 from ..views import MemberGrid
 from .choices import beyond_a_choice
@@ -384,8 +384,8 @@ class SplitEdge(Edge):
         return random.Random(derived_seed(self.seed, *purpose)).sample(list(items), len(items))
 
     def _sample(self, node_ids: Sequence[int], server_round: int) -> list[int]:
-        how_many = max(1, int(len(node_ids) * self.participation))
-        positions = self.random_order(range(len(node_ids)), "sample", server_round)[:how_many]
+        count = sample_size(len(node_ids), self.participation)
+        positions = self.random_order(range(len(node_ids)), "sample", server_round)[:count]
         return [node_ids[i] for i in sorted(positions)]
 
 

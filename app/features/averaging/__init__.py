@@ -13,6 +13,7 @@ from espalier.app.settings.sections import TrainSettings
 from espalier.app.tasks.kinds import task_kind
 from espalier.app.tasks.partition import goes_by_edges
 from espalier.strategies.flower_strategies import CLIPPED_BY_CLIENTS, replies_needed, replies_to_be_robust
+from espalier.strategies.randomness import sample_size
 
 
 def check(case: Case) -> None:
@@ -71,7 +72,7 @@ def falls_short(case: Case) -> dict[str, str]:
     share, sampled, here = case.federation.participation, case.algorithm.strategy_key, case.strategies_here
     for spec, replies, senders in _replies_of_tiers(case):
         if spec in here and (needed := replies_to_be_robust(spec.build({}))):
-            asked = max(1, int(replies * share)) if spec.key == sampled else replies
+            asked = sample_size(replies, share) if spec.key == sampled else replies
             if asked < needed:
                 most = max(0, (asked - 3) // 2)
                 reasons[spec.key] = (

@@ -10,6 +10,7 @@ from espalier.app.features.privacy.settings import Privacy
 from espalier.app.ground.errors import bad_value
 from espalier.app.ground.registered import load_built_in
 from espalier.clients.task import LocalTraining
+from espalier.strategies.randomness import sample_size
 
 PLACE = "espalier.app.features.privacy.accounting"
 INSTALL = "'espalier-fl[privacy]'"
@@ -49,7 +50,7 @@ def with_noise(case: Case, release: Release, count: int) -> Release:
 
 def sampled(case: Case, size: int) -> int:
     """Return how many of an edge's clients train in a round, as Flower's strategies sample them."""
-    return max(1, int(size * case.federation.participation))
+    return sample_size(size, case.federation.participation)
 
 
 def of_mean(case: Case, size: int) -> Release:

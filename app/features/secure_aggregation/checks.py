@@ -10,6 +10,7 @@ from espalier.app.features.secure_aggregation.settings import Secure
 from espalier.app.ground.errors import UserError, bad_value
 from espalier.app.ground.reasons import first_reason
 from espalier.clients.secure.identity import KNOWN_KEYS, OWN_KEY
+from espalier.strategies.randomness import sample_size
 
 # Of the built-in strategies, those that make the same of all models as of their mean.
 MEANS = ("FedAvg", "FedProx", "FedAvgM", "FedAdam", "FedAdagrad", "FedYogi")
@@ -33,7 +34,7 @@ def check(case: Case) -> None:
     at_edge = not case.here.is_whole
     clients = case.deploy.edge_clients if at_edge else case.federation.num_clients // case.edges
     share = case.federation.participation
-    asked = max(1, int(clients * share))
+    asked = sample_size(clients, share)
     if asked < own.fewest and case.here.reaches_clients:
         enough = next(n for n in count(ceil(own.fewest / share)) if int(n * share) >= own.fewest)
         key, given = ("deploy.edge-clients", clients) if at_edge else ("num-clients", case.federation.num_clients)
