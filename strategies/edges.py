@@ -142,6 +142,12 @@ def edge_of(made: Strategy | EdgeRounds) -> Edge:
     return EdgeOfRounds(made)
 
 
+def at_once(result: Result) -> Exchanges[Result]:
+    """Return a conversation without any exchange."""
+    yield from ()
+    return result
+
+
 def idle(edge: Edge, arrays: ArrayRecord, reason: str) -> Update:
     """Return the outcome of an edge round in which no client could be asked, see `Edge.weight_if_idle`."""
     weight = edge.inner.weight_if_idle

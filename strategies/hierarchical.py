@@ -20,7 +20,7 @@ from espalier.clients.shared.records import config_in, records_in
 from .attendance import Attendance
 from .compression import PlainUplinks, Uplinks
 from .edge_base import Edge, EdgeRounds
-from .edges import check_makes_edges, edge_of
+from .edges import at_once, check_makes_edges, edge_of
 from .exchange import EDGE_FAILED, Conversations, Exchanges, Together, answered
 from .flower_strategies import check_minimum
 from .guards.bounds import Guard
@@ -508,7 +508,7 @@ class Hierarchical(Edge):
     ) -> Exchanges[Evaluation]:
         """Evaluate `arrays` on an edge's nodes after a global round; parameters as for `train_edge`."""
         if not self.topology[name]:
-            return _at_once(Evaluation())
+            return at_once(Evaluation())
         members = self._view(name, grid)
         evaluation = self.edges[name].evaluate_round(number * self.edge_rounds, arrays, config, members)
         return labelled(self._place.path_to(name), evaluation)
@@ -633,12 +633,6 @@ def _run(conversations: Conversations, conversation: Exchanges[Any], when: str) 
     result = conversations.run({"": labelled("cloud", conversation)})[""]
     for failure in _own(result.failures):
         logger.log(WARNING, "%s: %s", when, failure.reason)
-    return result
-
-
-def _at_once(result: Evaluation) -> Exchanges[Evaluation]:
-    """Return a conversation without any exchange."""
-    yield from ()
     return result
 
 

@@ -7,7 +7,7 @@ from flwr.app import ArrayRecord, ConfigRecord
 from flwr.serverapp.strategy import Strategy
 
 from .edge_base import EdgeRounds
-from .edges import EdgeDecorator
+from .edges import EdgeDecorator, at_once
 from .exchange import Exchanges
 from .outcomes import Evaluation
 from .randomness import derived_seed, sample_size
@@ -37,16 +37,10 @@ class SampledEvaluation(EdgeDecorator):
     ) -> Exchanges[Evaluation]:
         """Let the edge evaluate on the clients that are drawn."""
         if not self.share:
-            return _on_nobody()
+            return at_once(Evaluation())
         present = grid.get_node_ids()
         count = min(len(present), sample_size(len(present), self.share))
         draw = random.Random(derived_seed(self.seed, server_round))
         drawn = [present[place] for place in sorted(draw.sample(range(len(present)), count))]
         terms = replace(grid.terms, num_clients=count)
         return self.edge.evaluate_round(server_round, arrays, config, FixedGrid(grid, drawn, terms=terms))
-
-
-def _on_nobody() -> Exchanges[Evaluation]:
-    """Return a conversation without any exchange."""
-    yield from ()
-    return Evaluation()
