@@ -80,7 +80,7 @@ def asynchronous_round(
     instructions = {place[message.metadata.dst_node_id]: message for message in messages}
 
     def begin_all(numbers: Mapping[int, int]) -> Exchanges[Mapping[int, FlightPart]]:
-        return (yield from nodes.begin({node: (instructions[node], number) for node, number in numbers.items()}))
+        return nodes.begin({node: (instructions[node], number) for node, number in numbers.items()})
 
     arrivals = yield from tier.collected(
         server_round - 1,

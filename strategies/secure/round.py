@@ -25,6 +25,7 @@ from espalier.clients.shared.secure.masks import Masked
 from espalier.clients.shared.secure.shares import combined
 from espalier.clients.shared.secure.terms import SecureTerms
 
+from ..edge_half import MOST_NUMBERS
 from ..exchange import REJECTED
 from ..replies import one_line
 from ..reply_faults import content_of
@@ -276,5 +277,5 @@ class SecureRound:
 
 
 def _form_fault(reply: MaskedReply, start: Mapping[str, object]) -> str:
-    names = len(set(reply.told)) == len(reply.told) and len(reply.told) <= len(start) + 16
+    names = len(set(reply.told)) == len(reply.told) and len(reply.told) <= len(start) + MOST_NUMBERS
     return "" if names and set(reply.without) <= start.keys() else "it sends other arrays than its model has"
