@@ -196,13 +196,12 @@ class RemoteEdge(Edge):
             If there is no answer, or none that can be used.
         """
         data, asked_after = to_bytes({**request, "state": self._state.to_request()}), self._num_taken
+        message = EdgeRequest(data, self.wait_seconds, self.reply_seconds).to_message(self.gateway, message_type)
+        (reply,) = yield [message]
         try:
-            reply = yield from exchange_with(
-                self.gateway, message_type, data, wait_seconds=self.wait_seconds, reply_seconds=self.reply_seconds
-            )
             # A part that came in since then has moved the state on; an evaluation has only what it was sent.
             has_moved_on = message_type != TRAIN_EDGE and self._num_taken > asked_after
-            result, counted = self._read(reply, read, planned, keeps_state=has_moved_on)
+            result, counted = self._read(reply_of(reply), read, planned, keeps_state=has_moved_on)
         except EdgeError:
             self._is_there = False
             raise
@@ -231,22 +230,8 @@ def _check_weight(weight: float, most: int) -> None:
         raise ValueError(f"its weight is {weight:g}, its clients have {most} examples")
 
 
-def exchange_with(
-    gateway: int, message_type: str, request: bytes, *, wait_seconds: float, reply_seconds: float
-) -> Exchanges[Wire]:
-    """Hand a request to an edge by its gateway, and return the answer.
-
-    Raises
-    ------
-    EdgeError
-        If there is none, or the edge says that it failed.
-    """
-    (reply,) = yield [EdgeRequest(request, wait_seconds, reply_seconds).to_message(gateway, message_type)]
-    return reply_of(reply)
-
-
 def reply_of(reply: Message) -> Wire:
-    """Return what an edge answered; raises as `exchange_with`."""
+    """Return what an edge answered; EdgeError if there is no answer, or the edge says that it failed."""
     if reply.has_error():
         raise EdgeError(reason_of(reply.error))
     try:

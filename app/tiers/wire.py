@@ -55,11 +55,6 @@ def node_of(client: int) -> int:
     return client + 1  # 0 is everybody
 
 
-def client_of(node_id: int) -> int:
-    """Return the client that `node_of` gave this node id."""
-    return node_id - 1
-
-
 def profile_to_wire(profile: Profile) -> Wire:
     """Return a client's profile."""
     return {
