@@ -1,7 +1,5 @@
 """What does not go together with differential privacy, since its guarantee would not hold."""
 
-from collections.abc import Collection
-
 from flwr.serverapp.strategy import QFedAvg
 from torch import nn
 
@@ -115,7 +113,7 @@ def check_strategies(case: Case) -> None:
     for spec in case.strategies_here:
         if spec.key in means and (spec.module or spec.name not in MEANS):
             raise _unfit(case, spec, f"{' or '.join(map(repr, MEANS))}, which make a plain mean")
-        if is_by_edges(case) and spec == case.answered and _has_any_parameter(spec, SAMPLES):
+        if is_by_edges(case) and spec == case.answered and any(name in SAMPLES for name, _ in spec.parameters):
             raise _unfit(case, spec, f"{spec.name} without {', '.join(SAMPLES)}: participation says how many train")
         if spec.module or spec.has_any((*PRIVATE, QFedAvg)):
             raise _unfit(case, spec, "one of Flower's that uses models alone, and adds no noise of its own")
@@ -155,10 +153,6 @@ def without_use(case: Case) -> Unused:
     """Yield all but the level where nobody is protected."""
     if case[Privacy].level == "none":
         yield [key for key in Privacy.own_keys() if key != "privacy.level"], "privacy.level = 'none'"
-
-
-def _has_any_parameter(spec: StrategySpec, names: Collection[str]) -> bool:
-    return any(name in names for name, _ in spec.parameters)
 
 
 def _refused(case: Case, why: str) -> UserError:

@@ -141,13 +141,12 @@ def spending_of(scene: Scene, num_rounds: int) -> Spending:
         If no noise is enough, or the accountant's package is not installed.
     """
     case = scene.case.of_rounds(num_rounds)
-    edge_rounds = 1 if case.is_flat else case.federation.edge_rounds
     sizes = {name: len(members) for name, members in scene.topology.items()}
     if is_by_cloud(case):
         return AtCloud(of_clouds_mean(case, sizes))
     if is_central(case):
-        return AtEdges({name: of_mean(case, size) for name, size in sizes.items()}, edge_rounds)
-    return AtClients(_of_clients(case, scene), scene.edges_in(1), edge_rounds)
+        return AtEdges({name: of_mean(case, size) for name, size in sizes.items()}, case.edge_rounds)
+    return AtClients(_of_clients(case, scene), scene.edges_in(1), case.edge_rounds)
 
 
 def _of_clients(case: Case, scene: Scene) -> dict[int, Releases]:
