@@ -43,10 +43,9 @@ def _draw(axes: Sequence[Axes], rounds: Sequence[Line]) -> None:
     histogram.set(xlabel="staleness (aggregations)", ylabel="updates")
     histogram.xaxis.set_major_locator(MaxNLocator(integer=True))
     for unit, color in (("edges", ORANGE), ("clients", BLUE)):
-        if shares := [(seconds_of(line), line["async"]["idle_share"].get(unit)) for line in rounds]:
-            drawn = [(time, share) for time, share in shares if share is not None]
-            if drawn:
-                idle.plot(*zip(*drawn, strict=True), color=color, drawstyle="steps-pre", label=unit)
+        shares = [(seconds_of(line), line["async"]["idle_share"].get(unit)) for line in rounds]
+        if drawn := [(time, share) for time, share in shares if share is not None]:
+            idle.plot(*zip(*drawn, strict=True), color=color, drawstyle="steps-pre", label=unit)
     idle.set(xlabel=axis, ylabel="idle share", ylim=(0, 1))
     if idle.lines:
         idle.legend(frameon=False, fontsize=8)
