@@ -35,7 +35,7 @@ def split_options(site: Site) -> dict[str, Any]:
     own = site.task.training
     return {
         "make_optimizer": partial(make_optimizer, training=server_training(site)),
-        "input_shape": example_on(site),
+        "input_shape": rows_on(site.task.example_input(), slice(None), site.device),
         "evaluation": fedavg_of_all(),
         "label_policy": site.split.label_policy,
         "label_shape": site.task.label_shape,
@@ -60,11 +60,6 @@ def server_training(site: Site) -> LocalTraining:
         momentum=float(split.server_momentum),
         weight_decay=float(split.server_weight_decay),
     )
-
-
-def example_on(site: Site) -> Any:
-    """Return a batch of one example, where the edge computes."""
-    return rows_on(site.task.example_input(), slice(None), site.device)
 
 
 def server_block_per_client(
