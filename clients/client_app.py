@@ -30,7 +30,7 @@ from .whole.training import train, train_accumulated
 
 def train_as_told(message: Message, context: Context, task: ClientTask) -> Message:
     """Answer an instruction to train, see `train`; the update is clipped where a strategy says so."""
-    return clip_as_told(message, context, partial(_handled, train, task))
+    return clip_as_told(message, context, partial(answered_in_corners, train, task))
 
 
 WHOLE: Mapping[str, Handler] = {TRAIN: train_as_told, TRAIN_ACCUMULATED: train_accumulated, EVALUATE: evaluate}
@@ -101,12 +101,8 @@ class _TableApp(ClientApp):
         handler = task.half.handlers.get(kind) or self._table.get(kind)
         if handler is None:
             return super().__call__(message, context)
-        reply = through(task.half.mods.get(kind, ()), partial(_handled, handler, task))(message, context)
-        return task.as_travels(reply, message, context)
-
-
-def _handled(handler: Handler, task: ClientTask, message: Message, context: Context) -> Message:
-    return answered_in_corners(handler, message, context, task)
+        answer = through(task.half.mods.get(kind, ()), partial(answered_in_corners, handler, task))
+        return task.as_travels(answer(message, context), message, context)
 
 
 def through(mods: Sequence[Mod], call: Callable[[Message, Context], Message]) -> Callable[[Message, Context], Message]:

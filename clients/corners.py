@@ -7,7 +7,7 @@ from .shared.corners import with_corners, with_whole
 from .task import ClientTask
 
 
-def answered_in_corners(handler: Handler, message: Message, context: Context, task: ClientTask) -> Message:
+def answered_in_corners(handler: Handler, task: ClientTask, message: Message, context: Context) -> Message:
     """Return a handler's reply to a message that holds corners, and so does the reply."""
     if not task.corners:
         return handler(message, context, task)
