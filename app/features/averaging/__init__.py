@@ -40,8 +40,9 @@ def check_strategies(case: Case) -> None:
     if samples and samples_some and not (case.algorithm.splits or samples.takes("fraction_train")):
         allowed = f"1.0: {samples.name} has no fraction_train"
         raise bad_value("participation", case.federation.participation, allowed)
-    if not (case.on_devices or case.out_of_step):
-        _check_replies_of_all(case)
+    if not (case.on_devices or case.out_of_step):  # devices may name their edge; who waits for nobody has own checks
+        for spec, replies, senders in _replies_of_tiers(case):
+            _check_enough_replies(spec, replies, senders)
 
 
 def _trains_plainly(algorithm: Algorithm) -> bool:
@@ -49,12 +50,11 @@ def _trains_plainly(algorithm: Algorithm) -> bool:
     return algorithm.client.is_plain and not (algorithm.splits or algorithm.client.stays_any)
 
 
-def _check_replies_of_all(case: Case) -> None:
-    """Refuse a strategy that makes no model of all replies there can be, where no node says which edge it is under."""
-    for spec, replies, senders in _replies_of_tiers(case):
-        if (needed := replies_needed(spec.build({}))) > replies:
-            why = f"{spec.name} needs the replies of {needed}, there are {replies}"
-            raise bad_value(spec.key, spec.text, f"another strategy, or more {senders}: {why}")
+def _check_enough_replies(spec: StrategySpec, replies: int, senders: str) -> None:
+    """Refuse a strategy that makes no model of so many replies."""
+    if (needed := replies_needed(spec.build({}))) > replies:
+        why = f"{spec.name} needs the replies of {needed}, there are {replies}"
+        raise bad_value(spec.key, spec.text, f"another strategy, or more {senders}: {why}")
 
 
 def _replies_of_tiers(case: Case) -> list[tuple[StrategySpec, int, str]]:
