@@ -1,14 +1,13 @@
 """One run: from a validated config and an engine to a results folder."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import partial
 from logging import getLogger
 from pathlib import Path
-from typing import Any
 
-from flwr.app import ArrayRecord
 from flwr.serverapp import Grid
+from torch import nn
 
 from espalier.app.algorithms.split_edges import frozen_weights
 from espalier.app.config.run_config import RunConfig
@@ -50,12 +49,13 @@ from espalier.app.run.resume import (
 from espalier.app.run.travelling import travelling_weights
 from espalier.app.tasks.common import compute_device, set_up_torch
 from espalier.app.tasks.recording import try_recording
+from espalier.app.tasks.task import Task
 from espalier.app.tiers.edge_host import LOOK_SECONDS, serve
 from espalier.app.tiers.listener import EdgeListener
 from espalier.app.tiers.own_hosts import edge_run, over_hosts
 from espalier.app.tiers.remote_edge import EdgeFailed
 from espalier.app.tiers.served import assemble_served
-from espalier.app.wiring.one_server import assemble, checked_task, streams_of
+from espalier.app.wiring.one_server import Assembled, assemble, checked_task, streams_of
 from espalier.app.wiring.streams import Streams
 
 logger = getLogger("espalier")
@@ -143,18 +143,17 @@ def run(config: RunConfig, engine: Engine, progress: ProgressDisplay, results_pa
         begin = partial(travelling_weights, config.algorithm, config.split, config.seed, task, model)
         state = None
         if folder:
-            state = _state_of(folder, config.as_dict(), fingerprint_of(task, config.data), begin())
+            state = resumable_state(
+                folder,
+                data_fingerprint=fingerprint_of(task, config.data),
+                settings=config.as_dict(),
+                defaults=RunConfig().as_dict(),
+                weights=begin(),
+            )
         opened.enter_context(lost_grid_as_user_error(folder.path if folder else path))
         streams = opened.enter_context(streams_of(config, model, task, engine.stream_patience_seconds))
         engine = opened.enter_context(_staying(engine, streams if config.devices_stay else None))
-        if serves_edges(engine) and not config.has_clients_in_workers:
-            federation, engine = assemble_served(config, engine, task, model, streams, observers=(progress,))
-        elif not config.here.reaches_clients:
-            federation = over_hosts(config, engine.grid, task, model, observers=(progress,))
-        else:
-            federation = assemble(
-                config, engine.grid, task, model, streams, (progress,), lanes=engine.lanes, numbers=engine.numbers
-            )
+        federation, engine = _assembled(config, engine, task, model, streams, progress)
         if folder is None:
             create = ResultsFolder.create if config.output_dir else ResultsFolder.create_beside_others
             folder = opened.enter_context(create(path, config.as_dict()))
@@ -186,17 +185,16 @@ def _staying(engine: Engine, streams: Streams | None) -> AbstractContextManager[
     return engine.staying(streams.staying) if streams and keeps_nodes(engine) else nullcontext(engine)
 
 
-def _state_of(
-    folder: ResultsFolder, settings: Mapping[str, Any], fingerprint: str, travelling: ArrayRecord
-) -> RunState | None:
-    """Return where a run that is resumed was; None if no round was over."""
-    return resumable_state(
-        folder,
-        data_fingerprint=fingerprint,
-        settings=settings,
-        defaults=RunConfig().as_dict(),
-        weights=travelling,
-    )
+def _assembled(
+    config: RunConfig, engine: Engine, task: Task, model: nn.Module, streams: Streams | None, progress: ProgressDisplay
+) -> tuple[Assembled, Engine]:
+    """Return the algorithm over edges, wherever they run, and the engine to run with, whose nodes may be the edges."""
+    if serves_edges(engine) and not config.has_clients_in_workers:
+        return assemble_served(config, engine, task, model, streams, observers=(progress,))
+    if not config.here.reaches_clients:
+        return over_hosts(config, engine.grid, task, model, observers=(progress,)), engine
+    lanes, numbers = engine.lanes, engine.numbers
+    return assemble(config, engine.grid, task, model, streams, (progress,), lanes=lanes, numbers=numbers), engine
 
 
 def _take_all_back(checked: CheckedRun, state: RunState) -> None:
