@@ -2,7 +2,7 @@
 
 from typing import Any, Literal
 
-from flwr.app import ArrayRecord, ConfigRecord, ConfigRecordValues, Context, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, ConfigRecordValues, Context, Message, RecordDict
 from flwr.serverapp.strategy import Strategy
 
 from espalier.app.algorithms.algorithm import Algorithm, Site
@@ -11,17 +11,17 @@ from espalier.app.algorithms.strategies import edge_strategy
 from espalier.app.settings.section import Section
 from espalier.clients.half import ClientHalf
 from espalier.clients.memory import keep
-from espalier.clients.messages.train import ARRAYS, CONFIG, EVALUATE, NUM_EXAMPLES, Evaluate
+from espalier.clients.messages.train import ARRAYS, CONFIG, EVALUATE, Evaluate
 from espalier.clients.shared.arrays import to_weights
 from espalier.clients.shared.local_round import Begun, Done, LocalRound, Pass
-from espalier.clients.shared.records import records_in
+from espalier.clients.shared.records import config_in
 from espalier.clients.task import ClientTask
 from espalier.clients.whole.evaluation import evaluate, evaluated_state
 from espalier.clients.whole.tuning import tuned_state
 from espalier.strategies import AlgorithmEdge, MemberGrid
 from espalier.strategies.exchange import Exchanges
-from espalier.strategies.screening import screen
 from espalier.strategies.split import FineTuning, Personalised
+from espalier.strategies.split.fine_tuning import metrics_by_node
 
 TUNED = "tuned-model"  # record of a node's state, which never leaves it
 STEPS, RATE, TUNES = "fine-tune.steps", "fine-tune.rate", "fedbabu.tunes"
@@ -44,7 +44,7 @@ def fedbabu_round(begun: Begun) -> LocalRound:
 
 def evaluate_tuned(message: Message, context: Context, task: ClientTask) -> Message:
     """Answer ``evaluate``; where it has steps of fine-tuning, evaluate what they make of the model."""
-    asked = records_in(message.content, ConfigRecord).get(CONFIG, ConfigRecord())
+    asked = config_in(message.content)
     if STEPS not in asked:
         return evaluate(message, context, task)
     state = {**to_weights(Evaluate.from_content(message.content).arrays), **task.own}
@@ -73,12 +73,7 @@ class FedBabuEdge(AlgorithmEdge):
             Message(RecordDict({ARRAYS: body.copy(), CONFIG: ConfigRecord(config)}), node_id, EVALUATE)
             for node_id in grid.get_node_ids()
         ]
-        screened, failures = screen(messages, (yield messages), NUM_EXAMPLES)
-        metrics = {
-            message.metadata.dst_node_id: MetricRecord({**next(iter(records_in(reply.content, MetricRecord).values()))})
-            for message, reply in zip(messages, screened, strict=True)
-            if not reply.has_error()
-        }
+        metrics, failures = metrics_by_node(messages, (yield messages))
         return Personalised({}, metrics, failures)
 
 

@@ -16,13 +16,12 @@ from espalier.clients.messages.train import NUM_EXAMPLES, TOP, Evaluate
 from espalier.clients.shared.arrays import to_record, to_weights
 from espalier.clients.shared.cut import Cut
 from espalier.clients.shared.head import fine_tuned
-from espalier.clients.shared.records import records_in
 from espalier.clients.shared.tensor_array import record_by_reference
 from espalier.clients.shared.text import quoted
 
 from ..exchange import Exchanges
 from ..outcomes import Failure
-from ..replies import number_of, one_line, reason_of
+from ..replies import number_of, one_line, reason_of, record_of_metrics
 from ..reply_faults import content_of
 from ..screening import screen
 from ..views import MemberGrid
@@ -165,24 +164,36 @@ def fine_tune_heads(
     answers = dict(zip(asked, (yield list(asked.values())), strict=True)) if asked else {}
     failures += [Failure(n, reason_of(reply.error)) for n, reply in answers.items() if reply.has_error()]
     have_own = {node_id for node_id, reply in answers.items() if not reply.has_error()}
-
     messages, replies = list[Message](), list[Message]()
     if through_cut := [n for n in known if n in have_own or (n in heads and not evaluates_whole)]:
         messages, replies = yield from evaluate_through_cut(
             model, weights, cut_of, forms, through_cut, heads=heads, own_heads=True
         )
     if evaluates_whole and heads:
-        body = to_record(weights)  # the same arrays for all: copies of whole models would be many
-        models = {n: record_by_reference({**body, **to_record(head)}) for n, head in heads.items()}
-        whole = [Evaluate(own).to_message(node_id) for node_id, own in models.items()]
+        whole = _with_heads(weights, heads)
         messages, replies = [*messages, *whole], [*replies, *(yield whole)]
-    screened, bad = screen(messages, replies, NUM_EXAMPLES)
+    metrics, bad = metrics_by_node(messages, replies)
+    return Personalised(heads, {n: metrics[n] for n in known if n in metrics}, [*failures, *bad])
+
+
+def metrics_by_node(
+    messages: Sequence[Message], replies: Sequence[Message]
+) -> tuple[dict[int, MetricRecord], list[Failure]]:
+    """Return the metrics of evaluations, by node id, and a failure for each node whose reply is of no use."""
+    screened, failures = screen(messages, replies, NUM_EXAMPLES)
     metrics = {
-        message.metadata.dst_node_id: MetricRecord({**next(iter(records_in(reply.content, MetricRecord).values()))})
+        message.metadata.dst_node_id: MetricRecord({**record_of_metrics(reply)})
         for message, reply in zip(messages, screened, strict=True)
         if not reply.has_error()
     }
-    return Personalised(heads, {n: metrics[n] for n in known if n in metrics}, [*failures, *bad])
+    return metrics, failures
+
+
+def _with_heads(weights: Weights, heads: Mapping[int, Weights]) -> list[Message]:
+    """Return the messages that send each client the whole model with its head, to be evaluated."""
+    body = to_record(weights)  # the same arrays for all: copies of whole models would be many
+    models = {n: record_by_reference({**body, **to_record(head)}) for n, head in heads.items()}
+    return [Evaluate(own).to_message(node_id) for node_id, own in models.items()]
 
 
 @torch.no_grad()
