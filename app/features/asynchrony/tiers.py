@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from flwr.serverapp.strategy import Strategy
@@ -14,7 +13,7 @@ from espalier.app.features.case import Case
 from espalier.app.features.feature import Line, MakeEdge, MakeHierarchical, Part, RoundOver, Scene
 from espalier.app.ground.errors import bad_value
 from espalier.app.planning.world import PlannedWorld
-from espalier.app.settings.values import path_of
+from espalier.app.settings.values import read_csv
 from espalier.sim.clock import ClientSeconds, EventClock, draw_client_seconds, read_client_seconds
 from espalier.strategies import EdgeOutcome, EdgeRounds
 from espalier.strategies.asynchronous import (
@@ -275,11 +274,4 @@ def client_seconds(section: Asynchrony, seed: int, num_clients: int) -> ClientSe
     """Return how long clients take, drawn or from a trace; UserError for a trace that is none."""
     if not section.trace:
         return draw_client_seconds(num_clients, seed, median_seconds=section.median_seconds, sigma=section.sigma)
-    path: Path = path_of("async.trace", section.trace)
-    try:
-        return read_client_seconds(path, num_clients)
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "not a text file"
-        raise bad_value("async.trace", section.trace, f"a CSV file that can be read: {reason}") from None
-    except ValueError as error:
-        raise bad_value("async.trace", section.trace, f"a CSV file with a time for each client: {error}") from None
+    return read_csv("async.trace", section.trace, "with a time for each client", read_client_seconds, num_clients)
