@@ -65,19 +65,13 @@ def draw_plots(folder: Path, title: str, lines: Sequence[Line]) -> list[Path]:
         two = list(dict.fromkeys((names[0], names[-1])))
         ours, heads = rounds[-1].get("clients", {}), personalised[-1]["clients"]
         clients = sorted(set(ours) & set(heads) or heads, key=int)  # of the last model there may be none
-        drawn_heads, beside = (ours, heads, clients, two), len(clients) <= MOST_BESIDE
-        size = _in_a_row(len(two), 4.5) if beside else _in_a_column(len(two), 9.0)
+        drawn_heads = (ours, heads, clients, two)
+        size: dict[str, Any] = {"width": 4.5 * len(two), "columns": len(two)}
+        if len(clients) > MOST_BESIDE:
+            size = {"width": 9.0, "height": 3.2 * len(two), "rows": len(two)}
         paths.append(save_plot(folder / "personalised.png", title, _draw_personalised, drawn_heads, **size))
     paths.append(save_plot(folder / "bytes.png", title, _draw_bytes, lines, width=7.5))
     return paths
-
-
-def _in_a_row(count: int, width: float) -> dict[str, Any]:
-    return {"width": width * count, "columns": count}
-
-
-def _in_a_column(count: int, width: float) -> dict[str, Any]:
-    return {"width": width, "height": 3.2 * count, "rows": count}
 
 
 def clients_of(lines: Sequence[Line]) -> list[str]:
