@@ -245,17 +245,7 @@ def summarise(lines: Sequence[Line]) -> Line:
     """
     rounds, tuned = ([line for line in lines if line["scope"] == scope] for scope in ("global", "personalised"))
     last, names = last_round(lines), names_of_figures(lines)
-    totals: dict[str, Any] = {"uplink": {}, "downlink": {}}
-    by_kind: dict[str, Any] = {}
-    for line in rounds:
-        for tier, directions in line["bytes"].items():
-            for direction, kinds in directions.items():
-                totals[direction][tier] = totals[direction].get(tier, 0) + sum(
-                    count for kind, count in kinds.items() if kind != EVALUATION
-                )
-                sums = by_kind.setdefault(tier, {}).setdefault(direction, {})
-                for kind, count in kinds.items():
-                    sums[kind] = sums.get(kind, 0) + count
+    totals, by_kind = _bytes_of(rounds)
     summary: Line = {
         "rounds": rounds[-1]["round"] if rounds else 0,
         "global": {key: last.get(key) for key in names},
@@ -283,6 +273,20 @@ def summarise(lines: Sequence[Line]) -> Line:
         if "validation" in line:
             summary["personalised_validation"] = line["validation"]
     return summary
+
+
+def _bytes_of(rounds: Sequence[Line]) -> tuple[Line, Line]:
+    """Return the bytes of all rounds: by direction and tier, without evaluations, and by tier, direction and kind."""
+    totals: Line = {"uplink": {}, "downlink": {}}
+    by_kind: Line = {}
+    for line in rounds:
+        for tier, directions in line["bytes"].items():
+            for direction, kinds in directions.items():
+                of_training = sum(count for kind, count in kinds.items() if kind != EVALUATION)
+                totals[direction][tier] = totals[direction].get(tier, 0) + of_training
+                sums = by_kind.setdefault(tier, {}).setdefault(direction, {})
+                sums |= {kind: sums.get(kind, 0) + count for kind, count in kinds.items()}
+    return totals, by_kind
 
 
 def last_round(lines: Sequence[Line]) -> Line:
