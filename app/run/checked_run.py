@@ -8,7 +8,6 @@ from logging import getLogger
 from flwr.app import ArrayRecord
 from torch import nn
 
-from espalier.app.algorithms.algorithm import Algorithm
 from espalier.app.algorithms.split_edges import check_cuts
 from espalier.app.config.run_config import RunConfig
 from espalier.app.engines.engine import Engine
@@ -39,7 +38,7 @@ from espalier.app.run.ledger import ledger_of
 from espalier.app.run.personalisation import personalise
 from espalier.app.run.resume import fingerprint_of
 from espalier.app.run.rounds import train
-from espalier.app.settings.sections import Data, Split, Stop, TrainSettings
+from espalier.app.settings.sections import Split, Stop, TrainSettings
 from espalier.app.tasks.common import compute_device
 from espalier.app.tasks.task import Task
 from espalier.app.wiring.one_server import Assembled
@@ -262,7 +261,7 @@ def _report(checked: CheckedRun, arrays: ArrayRecord, closed_form: Mapping[str, 
     if about := checked.task.describe():
         folder.write_json("data.json", about)
     # From the file, so that a resumed run reports on all of its rounds.
-    lines, title = folder.read_all_lines(), title_of(config.algorithm, config.data, config.seed)
+    lines, title = folder.read_all_lines(), RunTitle(config.algorithm.name, config.data.title, config.seed)
     write_clients(folder, lines, federation.profiles, federation.hierarchical.topology)
     write_partition(
         folder, class_counts(federation.profiles, federation.hierarchical.topology, about.get("classes", ()))
@@ -271,11 +270,6 @@ def _report(checked: CheckedRun, arrays: ArrayRecord, closed_form: Mapping[str, 
     if config.report.plots:
         heading = picture_title(config.algorithm.name, config.data, config.federation.num_clients, config.seed)
         draw_run(heading, folder, lines)
-
-
-def title_of(algorithm: Algorithm, data: Data, seed: int) -> RunTitle:
-    """Return what reports call a run."""
-    return RunTitle(algorithm.name, data.title, seed)
 
 
 def closed_form_of(

@@ -18,18 +18,13 @@ from espalier.app.engines.opening import Opening, open_engine
 from espalier.app.features.table import watching
 from espalier.app.ground.errors import UserError
 from espalier.app.ground.memory import keep_memory
-from espalier.app.reports.folder import ResultsFolder, refuse_unwritable, refuse_used
+from espalier.app.reports.folder import ResultsFolder, RunTitle, refuse_unwritable, refuse_used
 from espalier.app.reports.made_by import note_made_by
 from espalier.app.reports.metrics import NOBODY_TRAINED, why_no_model
 from espalier.app.reports.observers import BestRound
 from espalier.app.reports.run_state import RunState
 from espalier.app.reports.tracker import load_trackers
-from espalier.app.run.checked_run import (
-    CheckedRun,
-    ProgressDisplay,
-    carry_out,
-    title_of,
-)
+from espalier.app.run.checked_run import CheckedRun, ProgressDisplay, carry_out
 from espalier.app.run.endings import (
     ended_program_as_user_error,
     interrupted_in,
@@ -99,7 +94,7 @@ def _checked(config: RunConfig, results_parent: Path) -> Path:
     for key, reason in falling_short(config).items():
         logger.warning("%s = %r: %s", key, given[key], reason)
     set_up_torch(config.device, config.train.torch_threads, config.train.precision)
-    title = title_of(config.algorithm, config.data, config.seed)
+    title = RunTitle(config.algorithm.name, config.data.title, config.seed)
     path = ResultsFolder.path_for(config.output_dir, results_parent, title)
     if not config.resume:
         # A folder without a name of the user's gets one that is free when it is made.
