@@ -311,6 +311,11 @@ class Case(Section):
         return self.splits_by_stream and self.here.reaches_clients
 
     @property
+    def trains_in_parts(self) -> bool:
+        """True where mini-batches travel in parts, in streams to this host."""
+        return self.trains_by_stream and self.stream.micro_batches > 1
+
+    @property
     def devices_stay(self) -> bool:
         """True where Flower's nodes keep a stream to this host for the whole run."""
         return TRANSPORTS[self.deploy.transport].opens_streams and self.on_devices

@@ -98,18 +98,24 @@ def checked_task(config: RunConfig) -> tuple[Task, nn.Module]:
         if config.algorithm.freezes_head or (config.algorithm.fine_tunes and config.fine_tune.steps):
             check_head_is_apart(model)
         task.try_cuts(tried, stream_form(config.stream.payload, model) if config.trains_by_stream else None)
-    if config.trains_by_stream and config.stream.micro_batches > 1 and task.label_shape:
-        allowed = "1 for a task with several labels for each example: its loss is a mean over labels, not examples"
-        raise bad_value("stream.micro-batches", config.stream.micro_batches, allowed)
-    if config.trains_by_stream and config.stream.micro_batches > 1 and not loss_adds_up(task, model):
-        allowed = "1 for a loss whose mean over a mini-batch is not that of its examples' losses: of classes that weigh"
-        raise bad_value("stream.micro-batches", config.stream.micro_batches, f"{allowed} differently, say")
+    if config.trains_in_parts:
+        _check_loss_of_parts(config.stream.micro_batches, task, model)
     device = compute_device(config.device)
     if config.decided.stack:
         check_stack(config.stack, task, model, device, tried)
     if config.decided.records:
         check_cuda_graph(task, device, trains_here=config.trains_here)
     return task, model
+
+
+def _check_loss_of_parts(micro_batches: int, task: Task, model: nn.Module) -> None:
+    """Refuse parts of mini-batches where the loss of the whole is not the mean of its examples' losses."""
+    if task.label_shape:
+        allowed = "1 for a task with several labels for each example: its loss is a mean over labels, not examples"
+        raise bad_value("stream.micro-batches", micro_batches, allowed)
+    if not loss_adds_up(task, model):
+        allowed = "1 for a loss whose mean over a mini-batch is not that of its examples' losses: of classes that weigh"
+        raise bad_value("stream.micro-batches", micro_batches, f"{allowed} differently, say")
 
 
 @contextmanager

@@ -32,7 +32,7 @@ def check(case: Case) -> None:
     if case.split.cut_layer.is_best and not chooses:
         allowed = "a number, or selection = 'resource-aware' and an algorithm with a server block for each client"
         raise bad_value("cut-layer", BEST_CUT, allowed)
-    if case.trains_by_stream and case.stream.micro_batches > 1:
+    if case.trains_in_parts:
         _check_parts(case)
     if bool(case.stream.certificate) != bool(case.stream.key):
         given = "stream.key" if case.stream.key else "stream.certificate"
@@ -65,9 +65,7 @@ def _check_parts(case: Case) -> None:
 
 def check_model(case: Case, model: nn.Module) -> None:
     """Refuse parts of mini-batches where the model computes statistics over the whole."""
-    if not case.trains_by_stream or case.stream.micro_batches == 1:
-        return
-    if found := layer_with_statistics(model):
+    if case.trains_in_parts and (found := layer_with_statistics(model)):
         name, layer = found
         allowed = (
             f"1 for a model with {type(layer).__name__} ({name}), whose statistics are those of whole mini-batches"
