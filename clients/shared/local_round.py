@@ -178,11 +178,7 @@ def ended(conversation: LocalRound, learned: Learned) -> Done:
     try:
         conversation.send(learned)
     except StopIteration as stop:
-        return _done(stop.value)
+        if not isinstance(stop.value, Done):
+            raise TypeError(f"a rule returned {type(stop.value).__name__}, expected Done") from None
+        return stop.value
     raise ValueError("the algorithm's clients train more than once in a round, which a cut model can't")
-
-
-def _done(value: object) -> Done:
-    if not isinstance(value, Done):
-        raise TypeError(f"a rule returned {type(value).__name__}, expected Done")
-    return value
