@@ -12,6 +12,7 @@ from typing import Any, Final, Self
 from ..messages.secure import PublicKeys, SealedShares, SecureOpening, SecureSeen, SecureShares, SecureUnmask
 from ..shared.secure.fixed_point import Form, Part, Scale, encoded
 from ..shared.secure.keys import (
+    KEY_BYTES,
     SEED_BYTES,
     agreed,
     commitment_to,
@@ -304,4 +305,4 @@ def _check_signed(told: SecureShares, run_id: int, identity: Identity) -> None:
 
 
 def _keys_of(text: bytes) -> PublicKeys:
-    return PublicKeys(*(text[i : i + 32] for i in range(0, len(text), 32)))
+    return PublicKeys(*(text[i : i + KEY_BYTES] for i in range(0, len(text), KEY_BYTES)))

@@ -44,7 +44,3 @@ class Masked:
                 np.add(own, theirs, out=own)
             else:
                 np.subtract(own, theirs, out=own)
-
-    def copy(self) -> Self:
-        """Return a copy that can be written to."""
-        return type(self)(self.values.copy(), self.exact.copy())

@@ -1,5 +1,7 @@
 """Masks are the key stream of ChaCha20; shares of secrets and keys do what they are for."""
 
+from copy import deepcopy
+
 import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -33,7 +35,7 @@ def test_a_mask_is_the_key_stream_of_chacha20():
 @given(key=st.binary(min_size=32, max_size=32), values=st.integers(0, 40), exact=st.integers(1, 5))
 def test_a_mask_that_is_added_and_taken_away_leaves_the_bits(key, values, exact):
     start = Masked.mask(bytes(32), values, exact)
-    made = start.copy()
+    made = deepcopy(start)
     made.add(Masked.mask(key, values, exact))
     assert not np.array_equal(made.exact, start.exact)
     made.add(Masked.mask(key, values, exact), -1)
