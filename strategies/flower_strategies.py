@@ -155,3 +155,16 @@ def check_minimum(who: str, strategy: Strategy, size: int, unit: str) -> None:
                 f"{who} has {size} {unit}(s) but its {type(strategy).__name__} needs {needed}: "
                 f"see its min_available_nodes, min_{phase}_nodes and fraction_{phase}"
             )
+
+
+def check_clipping(who: str, strategy: Strategy) -> None:
+    """Raise ValueError if a strategy over edges leaves the clipping to its nodes: clients clip their own updates.
+
+    Over edge rounds those add up, so an edge's update may be longer than the norm that the strategy's noise is for.
+    """
+    for layer in layers(strategy):
+        if isinstance(layer, CLIPPED_BY_CLIENTS):
+            raise ValueError(
+                f"{who}'s nodes are edges, which do not clip as {type(layer).__name__} wants: "
+                "take one that clips at the server, or give it to the edges"
+            )

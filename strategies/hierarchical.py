@@ -22,7 +22,7 @@ from .compression import PlainUplinks, Uplinks
 from .edge_base import Edge, EdgeRounds
 from .edges import at_once, check_makes_edges, edge_of
 from .exchange import EDGE_FAILED, Conversations, Exchanges, Together, answered
-from .flower_strategies import check_minimum
+from .flower_strategies import check_clipping, check_minimum
 from .guards.bounds import Guard
 from .guards.updates import UpdateGuard
 from .outcomes import EVERYBODY, EdgeOutcome, Evaluation, Failure, Round, Update, is_evaluated
@@ -101,7 +101,8 @@ class Hierarchical(Edge):
     ------
     ValueError
         If something is of another kind, there are no edges, a node is in two of them, an edge has fewer nodes than its
-        strategy waits for, or other nodes than the `Hierarchical` under it, or two edges share one strategy.
+        strategy waits for, or other nodes than the `Hierarchical` under it, two edges share one strategy, or the
+        cloud's strategy leaves the clipping to its nodes, as Flower's client-side differential privacy does.
 
     Notes
     -----
@@ -168,6 +169,7 @@ class Hierarchical(Edge):
             self._inner[name] = self.edges[name].inner
             self._inner[name].check_nodes(name, members)
         check_minimum("the cloud", cloud, len(self.edges), "edge")
+        check_clipping("the cloud", cloud)
         tiers = list(self._tiers())
         edges = [edge.own for tier in tiers for edge in tier._inner.values() if not edge.is_tier]
         strategies = [*(tier.cloud for tier in tiers), *edges]

@@ -12,6 +12,8 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, Re
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import (
     Bulyan,
+    DifferentialPrivacyClientSideAdaptiveClipping,
+    DifferentialPrivacyClientSideFixedClipping,
     DifferentialPrivacyServerSideFixedClipping,
     FedAdam,
     FedAvg,
@@ -640,6 +642,19 @@ def test_a_cloud_that_would_wait_for_more_edges_and_shared_strategies_are_refuse
     shared: Strategy = FedAvg()
     with pytest.raises(ValueError, match="a new strategy for every edge"):
         Hierarchical(FedAvg(), lambda name, size: shared, {"a": [1, 2], "b": [3, 4]})
+
+
+def test_clipping_by_nodes_that_are_edges_is_refused():
+    topology = {"a": [1, 2], "b": [3, 4]}
+    fixed = DifferentialPrivacyClientSideFixedClipping(FedAvg(), 0.1, 1.0, 2)
+    adaptive = DifferentialPrivacyServerSideFixedClipping(
+        DifferentialPrivacyClientSideAdaptiveClipping(FedAvg(), 0.1, 2), 0.1, 1.0, 2
+    )
+    for cloud, name in ((fixed, "ClientSideFixed"), (adaptive, "ClientSideAdaptive")):
+        with pytest.raises(ValueError, match=f"nodes are edges, which do not clip as .*{name}Clipping wants"):
+            Hierarchical(cloud, lambda name, size: FedAvg(), topology)
+    edges = Hierarchical(FedAvg(), lambda n, s: DifferentialPrivacyClientSideFixedClipping(FedAvg(), 0, 1, s), topology)
+    assert len(edges.edges) == 2
 
 
 def test_a_strategy_of_ones_own_is_not_asked_to_average_nothing_whatever_it_calls_its_attributes():
