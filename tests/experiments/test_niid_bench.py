@@ -60,13 +60,11 @@ def test_the_page_shows_what_is_recorded(capsys):
     fedavg, scaffold = (best.pop(f"{name}, their split") for name in ("FedAvg", "SCAFFOLD"))
     assert (round(scaffold - fedavg, 3), round(PUBLISHED["SCAFFOLD"] - PUBLISHED["FedAvg"], 3)) == (0.050, 0.056)
     assert set(map(algorithm_of, best)) == PUBLISHED.keys()
-    assert max(best.values()) < best["FedAvg"] + 0.001
     of_all = {row: max(rounds) for row, rounds in found.items() if len(rounds) == ALL}
-    assert of_all.keys() == {"FedAvg", "SCAFFOLD"}
-    assert abs(of_all["FedAvg"] - of_all["SCAFFOLD"]) < 0.005
-    assert PUBLISHED["SCAFFOLD"] < of_all["SCAFFOLD"] < PUBLISHED["SCAFFOLD"] + 0.006
-    assert round(of_all["FedAvg"] - PUBLISHED["FedAvg"], 3) == 0.057
-    assert min(PUBLISHED, key=PUBLISHED.__getitem__) == "FedAvg"
+    assert of_all.keys() == best.keys()
+    assert all(max(figures.values()) < figures["FedAvg"] + 0.005 for figures in (best, of_all))
+    above = {row: round(accuracy - PUBLISHED[algorithm_of(row)], 3) for row, accuracy in of_all.items()}
+    assert above == {"FedAvg": 0.057, "SCAFFOLD": 0.006, "FedNova": 0.035, "FedProx 0.01": 0.020}
 
 
 def test_a_run_of_fewer_rounds_is_not_recorded():
