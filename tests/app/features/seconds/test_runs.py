@@ -78,7 +78,7 @@ RAY = {
 def test_workers_of_ray_tell_the_same_of_it(ray_here, tmp_path, settings):
     totals = check_slow_client(run_app(tmp_path / "run", **SHORT, **TWO_WORKERS, **settings))
     assert totals.clients[0].mean.waiting > 0.9 * SLEEP  # it shares its worker
-    assert totals.clients[3].mean.own < 0.5 * SLEEP
+    assert totals.clients[3].mean.own < 0.9 * SLEEP  # it has not slept
 
 
 @pytest.mark.slow
