@@ -30,6 +30,11 @@ class Examples:
         text's tokens with a mask.
     labels : Tensor
         Shape (N, ...): int64 class indices, or what else the loss takes.
+
+    Raises
+    ------
+    ValueError
+        If there are not as many inputs as labels.
     """
 
     inputs: Any
@@ -76,6 +81,11 @@ class LocalTraining:
         The learning rate in a round, by `learning_rate` and the round. None: the same in all.
     arithmetic : Arithmetic (default: float32, as PyTorch lays images out)
         How models compute.
+
+    Raises
+    ------
+    ValueError
+        If the optimizer's name is unknown, or `batch_size` is below 1.
     """
 
     local_epochs: int = 1

@@ -178,8 +178,8 @@ def read_client_seconds(path: Path, num: int) -> ClientSeconds:
     """
     try:
         return _client_seconds(path, num)
-    except csv.Error as error:
-        raise ValueError(str(error)) from None
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise ValueError(f"{path} is no CSV file: {error}") from None
 
 
 def _client_seconds(path: Path, num: int) -> ClientSeconds:

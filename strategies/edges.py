@@ -108,7 +108,7 @@ class EdgeDecorator(Edge):
 def answered_messages(
     conversation: Exchanges[Result], answer: Callable[[list[Message]], Exchanges[list[Message]]]
 ) -> Exchanges[Result]:
-    """Run a conversation whose messages are answered as by `answered`; conversations that it yields are left alone."""
+    """Run a conversation whose messages are answered as by `answered`; `Together` is left alone."""
 
     def answer_step(step: list[Message] | Together) -> Exchanges[Any]:
         return (yield step) if isinstance(step, Together) else (yield from answer(step))

@@ -1,4 +1,4 @@
-"""Seeds derived from one seed, and Flower's sampling made to follow them."""
+"""Seeds derived from one seed, Flower's sampling made to follow them, and how many a sample has."""
 
 import random
 from collections.abc import Iterator

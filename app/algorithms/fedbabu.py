@@ -14,7 +14,7 @@ from espalier.clients.memory import keep
 from espalier.clients.messages.train import ARRAYS, CONFIG, EVALUATE, Evaluate
 from espalier.clients.shared.arrays import to_weights
 from espalier.clients.shared.local_round import Begun, Done, LocalRound, Pass
-from espalier.clients.shared.records import config_in
+from espalier.clients.shared.records import records_in
 from espalier.clients.task import ClientTask
 from espalier.clients.whole.evaluation import evaluate, evaluated_state
 from espalier.clients.whole.tuning import tuned_state
@@ -44,7 +44,7 @@ def fedbabu_round(begun: Begun) -> LocalRound:
 
 def evaluate_tuned(message: Message, context: Context, task: ClientTask) -> Message:
     """Answer ``evaluate``; where it has steps of fine-tuning, evaluate what they make of the model."""
-    asked = config_in(message.content)
+    asked = records_in(message.content, ConfigRecord).get(CONFIG, ConfigRecord())
     if STEPS not in asked:
         return evaluate(message, context, task)
     state = {**to_weights(Evaluate.from_content(message.content).arrays), **task.own}

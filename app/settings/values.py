@@ -259,7 +259,7 @@ def read_csv(key: str, given: str, columns: str, read: Callable[..., T], *argume
     key, given : str
         The setting, and its value.
     columns : str
-        The columns of such a file, or what it has, for errors.
+        What errors say behind "a CSV file", such as its columns.
     read : Callable[..., T]
         Gets the path; it raises OSError for a file that can't be read, and ValueError for one of another content.
     *arguments, **options : Any
@@ -276,7 +276,5 @@ def read_csv(key: str, given: str, columns: str, read: Callable[..., T], *argume
     except OSError as error:
         reason = error.strerror or "it can't be read"
         raise bad_value(key, given, f"a CSV file that can be read: {reason}") from None
-    except UnicodeDecodeError:
-        raise bad_value(key, given, "a CSV file that can be read: not a text file") from None
     except ValueError as error:
         raise bad_value(key, given, f"a CSV file {columns}: {error}") from None

@@ -33,7 +33,7 @@ class Pace:
     exploited : dict[int, float]
         Statistical utilities, before the last round, of those exploited in it, by client number.
     rounds : int
-        In how many of them somebody was able.
+        Rounds in which somebody was able.
     """
 
     exploration: float
@@ -55,7 +55,7 @@ class Oort:
       drawn in proportion to U;
     - exploration: the rest of Z, among clients never tried, in proportion to their examples, times the same factor, of
       the five times as many for whom that is largest. Where too few are left, chance fills up. Its share falls by the
-      factor `decay` every round, down to `least`; in a round in which none of them is able, it is 0;
+      factor `decay` every round, down to `least`; in a round in which none of them is able, nobody is;
     - pacer: every `window` rounds, if the utility of those exploited, summed over so many rounds, changed by at most
       10 % from the sum before, T's percentile rises by `step`, and where it changed to sixfold or more it falls so.
       Rounds in which nobody is able do not count, and who is away in the next round counts with the utility before.

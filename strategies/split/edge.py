@@ -27,6 +27,7 @@ from ..guards.activations import ActivationGuard
 from ..guards.updates import UpdateGuard, guard_state, load_guard_state
 from ..outcomes import Evaluation, Update
 from ..randomness import derived_seed, sample_size
+from ..replies import one_line
 from ..strategy_edge import StrategyEdge
 from ..views import MemberGrid
 from .choices import beyond_a_choice
@@ -142,8 +143,10 @@ class SplitEdge(Edge):
         self.num_classes = num_outputs(model)
         try:
             self._forms = forms_at_cuts(model, input_shape)
-        except RuntimeError as error:
-            raise ValueError(f"input_shape is {input_shape}: the model does not take it: {error}") from error
+        except torch.OutOfMemoryError:  # our own
+            raise
+        except (ValueError, IndexError, RuntimeError) as error:
+            raise ValueError(f"input_shape is none that the model takes: {one_line(error)}") from error
         self._draws = draws_random_numbers(part_of(model, first, len(model)), *self._forms[first])
 
     def train_round(

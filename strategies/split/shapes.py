@@ -29,12 +29,14 @@ def forms_at_cuts(model: nn.Sequential, example: Any) -> dict[int, AtCut]:
     model.eval()
     sample, forms = example_input(model, example), {}
     legal = legal_cuts(model)
-    for cut, block in enumerate(list(model)[:-1], start=1):
-        sample = block(sample)
-        if cut in legal:
-            crossing = Crossing.of(sample, 1)
-            forms[cut] = AtCut(tuple(crossing.rows(sample).shape[1:]), crossing)
-    model.train(was_training)
+    try:
+        for cut, block in enumerate(list(model)[:-1], start=1):
+            sample = block(sample)
+            if cut in legal:
+                crossing = Crossing.of(sample, 1)
+                forms[cut] = AtCut(tuple(crossing.rows(sample).shape[1:]), crossing)
+    finally:
+        model.train(was_training)
     return forms
 
 

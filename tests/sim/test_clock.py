@@ -112,6 +112,13 @@ def test_a_bad_trace_is_said_in_a_line(tmp_path, text, fault):
         read_client_seconds(path, 2)
 
 
+def test_a_trace_that_is_no_text_is_said_in_a_line(tmp_path):
+    path = tmp_path / "trace.csv"
+    path.write_bytes(b"\xff\xfe")
+    with pytest.raises(ValueError, match=r"trace\.csv is no CSV file: 'utf-8' codec can't decode byte 0xff"):
+        read_client_seconds(path, 2)
+
+
 def test_times_that_are_none():
     with pytest.raises(ValueError, match="seconds of client 1"):
         ClientSeconds([[1.0], []])

@@ -40,7 +40,7 @@ def check_strategies(case: Case) -> None:
     if samples and samples_some and not (case.algorithm.splits or samples.takes("fraction_train")):
         allowed = f"1.0: {samples.name} has no fraction_train"
         raise bad_value("participation", case.federation.participation, allowed)
-    if not (case.on_devices or case.out_of_step):  # devices may name their edge; who waits for nobody has own checks
+    if not (case.on_devices or case.out_of_step):  # devices may name their edge, asynchronous tiers have own checks
         for spec, replies, senders in _replies_of_tiers(case):
             _check_enough_replies(spec, replies, senders)
 

@@ -36,7 +36,7 @@ def check(case: Case) -> None:
     share = case.federation.participation
     asked = sample_size(clients, share)
     if asked < own.fewest and case.here.reaches_clients:
-        enough = next(n for n in count(ceil(own.fewest / share)) if int(n * share) >= own.fewest)
+        enough = next(n for n in count(ceil(own.fewest / share)) if sample_size(n, share) >= own.fewest)
         key, given = ("deploy.edge-clients", clients) if at_edge else ("num-clients", case.federation.num_clients)
         least, why = enough * (1 if at_edge else case.edges), f"secure.fewest = {own.fewest} at each edge in a round"
         allowed = f"{least} or more, for {why}: now it is {asked}"

@@ -64,6 +64,11 @@ def own(name):
             "for each (TypeError: labels are a list, not a tensor)",
         ),
         (
+            own("Odd(what='nothing')"),
+            "allowed is one whose client_data(0, 8, 0) gives client 0 Examples to train on, at least one, with a label "
+            "for each (ValueError: none)",
+        ),
+        (
             own("Odd(what='shape')"),
             "allowed is one whose client_data() gives all clients rows of one form, as client 0 (((), ()), ()), not "
             "(((1,), (1,)), ()) as client 2\n",

@@ -51,7 +51,8 @@ def test_an_illegal_cut_is_refused_with_those_that_are_legal(kind, cut):
     [
         ({"label_policy": "index"}, "label_policy is 'index': allowed are 'indices' and 'labels'"),
         ({"participation": 2}, "participation is 2: it must be above 0, and 1 at most"),
-        ({"input_shape": (5, 5, 5)}, "input_shape is \\(5, 5, 5\\): the model does not take it: "),
+        ({"input_shape": (5, 5, 5)}, "input_shape is none that the model takes: Given groups=1"),
+        ({"input_shape": torch.zeros(1, 1, 12, 12)}, "input_shape is none that the model takes: mat1 and mat2 shapes"),
         ({"evaluation": FedAvg()}, r"evaluation is a FedAvg: it must be a StrategyEdge"),
     ],
 )
