@@ -7,7 +7,6 @@ from logging import getLogger
 from pathlib import Path
 
 from flwr.serverapp import Grid
-from torch import nn
 
 from espalier.app.algorithms.split_edges import frozen_weights
 from espalier.app.config.run_config import RunConfig
@@ -44,13 +43,12 @@ from espalier.app.run.resume import (
 from espalier.app.run.travelling import travelling_weights
 from espalier.app.tasks.common import compute_device, set_up_torch
 from espalier.app.tasks.recording import try_recording
-from espalier.app.tasks.task import Task
 from espalier.app.tiers.edge_host import LOOK_SECONDS, serve
 from espalier.app.tiers.listener import EdgeListener
 from espalier.app.tiers.own_hosts import edge_run, over_hosts
 from espalier.app.tiers.remote_edge import EdgeFailed
 from espalier.app.tiers.served import assemble_served
-from espalier.app.wiring.one_server import Assembled, assemble, checked_task, streams_of
+from espalier.app.wiring.one_server import assemble, checked_task, streams_of
 from espalier.app.wiring.streams import Streams
 
 logger = getLogger("espalier")
@@ -148,7 +146,14 @@ def run(config: RunConfig, engine: Engine, progress: ProgressDisplay, results_pa
         opened.enter_context(lost_grid_as_user_error(folder.path if folder else path))
         streams = opened.enter_context(streams_of(config, model, task, engine.stream_patience_seconds))
         engine = opened.enter_context(_staying(engine, streams if config.devices_stay else None))
-        federation, engine = _assembled(config, engine, task, model, streams, progress)
+        if serves_edges(engine) and not config.has_clients_in_workers:
+            federation, engine = assemble_served(config, engine, task, model, streams, observers=(progress,))
+        elif not config.here.reaches_clients:
+            federation = over_hosts(config, engine.grid, task, model, observers=(progress,))
+        else:
+            federation = assemble(
+                config, engine.grid, task, model, streams, (progress,), lanes=engine.lanes, numbers=engine.numbers
+            )
         if folder is None:
             create = ResultsFolder.create if config.output_dir else ResultsFolder.create_beside_others
             folder = opened.enter_context(create(path, config.as_dict()))
@@ -178,18 +183,6 @@ def run(config: RunConfig, engine: Engine, progress: ProgressDisplay, results_pa
 def _staying(engine: Engine, streams: Streams | None) -> AbstractContextManager[Engine]:
     """Return the engine of a run, with nodes that stay on the streams, if there are any, while the block lasts."""
     return engine.staying(streams.staying) if streams and keeps_nodes(engine) else nullcontext(engine)
-
-
-def _assembled(
-    config: RunConfig, engine: Engine, task: Task, model: nn.Module, streams: Streams | None, progress: ProgressDisplay
-) -> tuple[Assembled, Engine]:
-    """Return the algorithm over edges, wherever they run, and the engine to run with, whose nodes may be the edges."""
-    if serves_edges(engine) and not config.has_clients_in_workers:
-        return assemble_served(config, engine, task, model, streams, observers=(progress,))
-    if not config.here.reaches_clients:
-        return over_hosts(config, engine.grid, task, model, observers=(progress,)), engine
-    lanes, numbers = engine.lanes, engine.numbers
-    return assemble(config, engine.grid, task, model, streams, (progress,), lanes=lanes, numbers=numbers), engine
 
 
 def _take_all_back(checked: CheckedRun, state: RunState) -> None:
