@@ -100,13 +100,17 @@ class Threads:
                 other.start()
             work.go_on()
             for other in others:
+                other.over.wait()
                 other.join()
         except BaseException:
-            work.left.clear()
-            while alive := [other for other in others if other.is_alive()]:
-                for other in alive:
+            work.left.clear()  # who has not begun finds nothing to do
+            while at_work := [other for other in others if other.works]:
+                for other in at_work:
                     other.interrupt()
-                    other.join(0.1)
+                    other.over.wait(0.1)
+            for other in others:
+                if other.is_alive():
+                    other.join()
             raise
         if work.fault is not None:
             raise work.fault
@@ -195,31 +199,37 @@ class _Work(Generic[Result]):
 
 
 class _Worker(threading.Thread):
-    """One of the other threads; what it fails on ends the work of all."""
+    """One of the other threads; what it fails on ends the work of all.
+
+    Whoever waits for it waits for `over`: an interrupt of `join` makes Python 3.11 and 3.12 take a thread for dead.
+    """
 
     def __init__(self, work: _Work[Any], place: int) -> None:
         super().__init__(name=f"espalier-{place}", daemon=True)
         self._work, self._place = work, place
         self._lock = threading.Lock()
-        self._works = True
+        self.works = False
+        self.over = threading.Event()
 
     def run(self) -> None:
         _HERE.place = self._place
         try:
+            self.works = True
             try:
                 self._work.go_on()
             finally:
                 with self._lock:  # from here on nobody interrupts
-                    self._works = False
+                    self.works = False
                 for _ in range(2):  # an interrupt that is on its way comes here, not in what ends the thread
                     pass
         except BaseException as error:
             self._work.fault = self._work.fault or error
             self._work.left.clear()
+        self.over.set()
 
     def interrupt(self) -> None:
         """Raise KeyboardInterrupt in the thread, as soon as it is back from whatever is not Python."""
         with self._lock:
-            if self._works and self.ident is not None:
+            if self.works and self.ident is not None:
                 target, error = ctypes.c_ulong(self.ident), ctypes.py_object(KeyboardInterrupt)
                 ctypes.pythonapi.PyThreadState_SetAsyncExc(target, error)

@@ -21,11 +21,21 @@ from espalier.strategies.hierarchical import AskedTwiceError
 
 @contextmanager
 def interrupted_in(folder: Path) -> Iterator[None]:
-    """Say of an interrupt where the run can go on."""
+    """Say of an interrupt where the run can go on, also where a library made another error of it on its way."""
     try:
         yield
-    except KeyboardInterrupt:
-        raise Interrupted(folder) from None
+    except BaseException as error:
+        if any(isinstance(one, KeyboardInterrupt) for one in _chain_of(error)):
+            raise Interrupted(folder) from None
+        raise
+
+
+def _chain_of(error: BaseException) -> Iterator[BaseException]:
+    """Yield an error, and what each was raised in place of."""
+    left: BaseException | None = error
+    while left is not None:
+        yield left
+        left = left.__cause__ or left.__context__
 
 
 @contextmanager

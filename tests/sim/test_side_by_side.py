@@ -85,6 +85,33 @@ def test_an_interrupt_ends_the_calls_of_all_threads_at_once():
     assert threading.active_count() == before[0]
 
 
+def test_an_interrupt_of_whoever_waits_for_a_thread_ends_that_thread():
+    begun, ended = threading.Event(), []
+
+    def call():
+        if place_here() == 0:
+            begun.wait()
+            return
+        begun.set()
+        try:
+            while True:
+                time.sleep(0.001)
+        finally:
+            ended.append(place_here())
+
+    interrupt = threading.Timer(0.3, signal.pthread_kill, (threading.main_thread().ident, signal.SIGINT))
+    before = threading.active_count(), signal.signal(signal.SIGINT, signal.default_int_handler)
+    interrupt.start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            Threads(2)("kind", [call] * 2)
+    finally:
+        signal.signal(signal.SIGINT, before[1])
+        interrupt.join()
+    assert ended == [1]
+    assert threading.active_count() == before[0]
+
+
 @pytest.mark.parametrize(
     ("took", "count"),
     [

@@ -1,6 +1,7 @@
 """Objects of the user's own that end the program, as a library under them may: it is not the run's own end."""
 
 import sys
+import threading
 from collections import OrderedDict
 
 import pytest
@@ -42,6 +43,11 @@ class Exits(FedAvg):
         if method == self.at and server_round == 2:
             if self.code in OTHERS:
                 raise OTHERS[self.code]
+            if self.code == "interrupt that a library makes another error of":
+                try:
+                    raise KeyboardInterrupt
+                finally:
+                    threading.Lock().release()
             sys.exit(self.code)
 
 
@@ -152,9 +158,10 @@ def test_so_is_one_that_ends_it_otherwise(tmp_path, capsys, code, name):
     assert f"allowed is a strategy that does not fail ({name}" in said
 
 
-def test_one_that_interrupts_the_run_is_an_interrupt(tmp_path, capsys):
+@pytest.mark.parametrize("code", ["interrupt", "interrupt that a library makes another error of"])
+def test_one_that_interrupts_the_run_is_an_interrupt(tmp_path, capsys, code):
     values = {**TINY, "report.plots": "false", "output-dir": str(tmp_path / "run")}
-    values["edge-strategy"] = own("Exits(code='interrupt')")
+    values["edge-strategy"] = own(f"Exits(code={code!r})")
     assert main([f"{key.replace('_', '-')}={value}" for key, value in values.items()]) == 130
     said = capsys.readouterr().err
     assert said.endswith(f"to go on after the last whole round: python -m espalier resume={tmp_path / 'run'}\n")

@@ -88,7 +88,7 @@ def test_an_interrupt_says_what_to_type_to_go_on(tmp_path):
         time.sleep(0.01)
     process.send_signal(signal.SIGINT)
     _, error = process.communicate(timeout=60)
-    assert process.returncode == 130
+    assert process.returncode == 130, error
     said = "interrupted; to go on after the last whole round: python -m espalier "
     assert error.startswith(said)
     assert shlex.split(error.removeprefix(said)) == [f"resume={folder}"]
