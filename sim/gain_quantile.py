@@ -90,7 +90,8 @@ def _mixture_quantile(weight: np.ndarray, mean: np.ndarray, deviation: np.ndarra
         below = (weight * (_erfc(-scaled / sqrt(2)) / 2).astype(float)).sum(axis=0) - share
         density = (weight * np.exp(-(scaled**2) / 2) / deviation).sum(axis=0) / sqrt(2 * np.pi)
         low, high = np.where(below < 0, found, low), np.where(below < 0, high, found)
-        with np.errstate(divide="ignore", invalid="ignore"):  # Where the density is 0, the middle is next.
+        # Where the density is 0, or tiny, the middle is next.
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             step = found - below / density
         following = np.where((step > low) & (step < high), step, (low + high) / 2)
         moved, found = np.abs(following - found).max(initial=0.0), following

@@ -64,6 +64,13 @@ def test_without_shadowing_the_gain_is_known_and_without_an_error_it_is_seen():
     np.testing.assert_array_equal(gain_quantile(seen, np.array([50.0, 90.0]), RADIO, error_db=0.0, share=0.05), seen)
 
 
+@pytest.mark.filterwarnings("error")
+def test_a_density_that_is_next_to_nothing_is_divided_by_without_a_warning():
+    world = make_world([2000], seed=5, planning_error_db=3.0, shadowing_los_db=0.0, shadowing_nlos_db=0.0)
+    short = db(world.gains(1)) < db(world.dependable_gains(1, 0.05)) - 1e-7
+    assert short.mean() < 0.05
+
+
 @pytest.mark.parametrize("error_db", [0.1, 1.0, 3.0, 10.0])
 def test_whoever_is_selected_by_what_is_seen_the_share_is_the_one_asked_for(error_db):
     world = make_world([100_000], seed=3, planning_error_db=error_db)
