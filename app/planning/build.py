@@ -91,18 +91,26 @@ def world_of(
         drops_out=drops_out,
         edge_rounds=edge_rounds,
         trace=radio_trace(
-            radio, len(cell_of), max(cell_of.values()) + 1, num_rounds, [cell_of[i] for i in sorted(cell_of)]
+            plan, radio, len(cell_of), max(cell_of.values()) + 1, num_rounds, [cell_of[i] for i in sorted(cell_of)]
         ),
     )
 
 
 def radio_trace(
-    radio: RadioWorld, num_clients: int, num_cells: int, num_rounds: int, first_cells: Sequence[int] | None = None
+    plan: Plans,
+    radio: RadioWorld,
+    num_clients: int,
+    num_cells: int,
+    num_rounds: int,
+    first_cells: Sequence[int] | None = None,
 ) -> RadioTrace | None:
-    """Return the trace that the settings name, if any; parameters as of `read_radio_trace`, and UserError for none."""
+    """Return the trace that the settings name, if any; parameters as of `read_radio_trace`, and UserError for none.
+
+    Also for one that does not say where clients are, if plans go by that.
+    """
     if not radio.trace:
         return None
-    return read_csv(
+    trace = read_csv(
         "radio.trace",
         radio.trace,
         ",".join(COLUMNS),
@@ -113,6 +121,10 @@ def radio_trace(
         first_cells=first_cells,
         may_move=radio.speed_metres_per_second > 0,
     )
+    if trace.x_metres is None and plan.late_share and radio.planning_error_db:
+        allowed = "0.0 with a radio.trace without places: by these it knows which gains to expect"
+        raise bad_value("plan.late-share", plan.late_share, allowed)
+    return trace
 
 
 def examples_of_local_rounds(train: TrainSettings, grows: bool, num_examples: Sequence[int]) -> list[int]:

@@ -44,7 +44,7 @@ def check(case: Case) -> None:
 def check_files(case: Case) -> None:
     """Refuse a trace that is none."""
     if case.rule and case.plan.resources == "simulated":
-        radio_trace(case.radio, case.federation.num_clients, case.cells, case.edge_rounds_in_all)
+        radio_trace(case.plan, case.radio, case.federation.num_clients, case.cells, case.edge_rounds_in_all)
 
 
 def check_moves(case: Case) -> str:

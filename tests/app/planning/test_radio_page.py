@@ -172,6 +172,19 @@ def test_a_bad_trace_ends_a_run_with_one_line_before_it_trains(change, message, 
     assert message in said
 
 
+def test_a_late_share_is_refused_with_gains_of_which_no_place_is_known(tmp_path, capsys):
+    rows = [f"{c // 2},{c},1e-9" for c in range(4)]
+    (path := tmp_path / "trace.csv").write_text("\n".join(["cell,client,gain", *rows]))
+    arguments = [f"radio.trace={path}", "plan.late-share=0.05", "radio.planning-error-db=3"]
+    said = one_line(capsys, tmp_path, *arguments)
+    assert "plan.late-share = 0.05: allowed is 0.0 with a radio.trace without places" in said
+    places = [f"{row},{10 * (c + 1)},0" for c, row in enumerate(rows)]
+    path.write_text("\n".join(["cell,client,gain,x_metres,y_metres", *places]))
+    whole = SMALL | {"num_clients": 4, "algorithm": "rawhfl", "global_rounds": 1}
+    run = run_app(tmp_path / "run", **whole, late_share=0.05, planning_error_db=3.0, radio_trace=str(path))
+    assert {float(row["gain"]) for row in trace_of(run)} == {1e-9}
+
+
 def test_wrong_columns_and_no_file_are_one_line_each(tmp_path, capsys):
     (path := tmp_path / "trace.csv").write_text("client,x,y\n0,1,1\n")
     assert "line 1: its columns are 'client,x,y': allowed are cell,client, with x_metres,y_metres or gain" in one_line(
