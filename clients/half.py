@@ -39,6 +39,9 @@ class ClientHalf:
     personal : Callable[[Mapping, Mapping], Mapping], optional (default: None)
         The state of a client's own model, of the state that the edge sent and what the rule keeps: an evaluation tells
         its figures too, under ``personal-`` and their names. None: there is no such model.
+    tells_weights : bool (default: False)
+        In every round the edge sends, and the rule tells, a value for each weight that trains, beside these, as
+        SCAFFOLD does: plans count them.
     pulls : bool (default: False)
         The rule draws steps to an anchor of its own, so no strategy can ask for a proximal term beside it.
     handlers : Mapping[str, Handler] (default: none)
@@ -50,6 +53,7 @@ class ClientHalf:
     rule: Rule = plain_round
     stays: Callable[[nn.Module], Collection[str]] = nothing
     personal: Callable[[Weights, Weights], Weights] | None = None
+    tells_weights: bool = False
     pulls: bool = False
     handlers: Mapping[str, Handler] = field(default_factory=dict)
     mods: Mapping[str, Sequence[Mod]] = field(default_factory=dict)

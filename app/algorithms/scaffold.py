@@ -42,7 +42,7 @@ class ServerControl(EdgeHalf):
         self.control = {}
 
 
-SCAFFOLD_CLIENT = ClientHalf(rule=scaffold_round)
+SCAFFOLD_CLIENT = ClientHalf(rule=scaffold_round, tells_weights=True)
 
 
 def scaffold_edge(site: Site) -> AlgorithmEdge:

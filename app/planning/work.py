@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from espalier.clients.half import PLAIN, ClientHalf
 from espalier.clients.messages.frames import TOP_SHARES, Format
 from espalier.clients.shared.cut import Cut, part_of
 from espalier.clients.shared.rounding import place_dtype
@@ -56,9 +57,15 @@ def num_values(model: nn.Module, without: Collection[str] = ()) -> int:
     return sum(tensor.numel() for name, tensor in model.state_dict().items() if name not in without)
 
 
-def whole_model_work(model: nn.Module) -> Work:
-    """Return the work of a client that trains the whole model."""
-    bits = np.array([BITS_PER_VALUE * float(num_values(model))])
+def num_told(model: nn.Module) -> int:
+    """Return how many values a client tells beside a model if it tells one for each that trains."""
+    return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+
+
+def whole_model_work(model: nn.Module, half: ClientHalf = PLAIN) -> Work:
+    """Return the work of a client that trains the whole model, as `half` does: weights may stay, or have company."""
+    count = num_values(model, half.stays(model)) + half.tells_weights * num_told(model)
+    bits = np.array([BITS_PER_VALUE * float(max(count, 1))])  # a reply without any weights has its loss
     return Work(np.ones(1), bits, np.zeros(1), bits)
 
 
@@ -68,20 +75,23 @@ def split_work(
     cuts: Sequence[Cut | int],
     payload: str = "float32",
     frozen: Collection[str] = (),
+    half: ClientHalf = PLAIN,
 ) -> Work:
     """Return the work of a client that has the first blocks of a model, and maybe the last ones, for each of the cuts.
 
     The arithmetic of the forward pass is counted, since that of the backward pass is in proportion. Activations and
     their gradients travel as `payload` says, see `espalier.clients.messages.frames.Format`. `example` is a batch of one
-    on the CPU, or its shape. Weights whose names are `frozen` come down and do not go up.
+    on the CPU, or its shape. Weights whose names are `frozen` come down and do not go up. What clients tell beside the
+    weights is as `half` says.
     """
     parts, shapes, whole = [Cut.of(model, cut) for cut in cuts], cut_shapes(model, example), len(model)
     ends = {whole, *(k for cut in parts for k in (cut.first, cut.last))}
     flops = {k: forward_flops(part_of(model, 0, k), example) for k in ends}
     own = [flops[cut.first] + flops[whole] - flops[cut.last] for cut in parts]
     sides = [[cut.front(model), cut.tail(model)] for cut in parts]
-    down = [sum(num_values(side) for side in both) for both in sides]
-    up = [sum(num_values(side, frozen) for side in both) for both in sides]
+    told = [half.tells_weights * sum(map(num_told, both)) for both in sides]
+    down = [sum(map(num_values, both), beside) for both, beside in zip(sides, told, strict=True)]
+    up = [sum((num_values(side, frozen) for side in both), beside) for both, beside in zip(sides, told, strict=True)]
     crossing = [[bits_at_cut(prod(shapes[k]), payload) for k in cut.places(model)] for cut in parts]
     return Work(
         share=np.array(own) / flops[whole],

@@ -67,6 +67,6 @@ def work_of(algorithm: Algorithm, split: Split, stream: StreamSettings, task: Ta
     """Return what a client's part of the training takes, for each cut that a plan may choose from."""
     cuts = sorted(set(cuts_of(algorithm, split, model)))
     if not cuts:
-        return whole_model_work(model)
+        return whole_model_work(model, algorithm.client)
     payload, frozen = TRANSPORTS[split.transport].payload(stream), frozen_weights(algorithm, model)
-    return split_work(as_blocks(model), task.example_input(), cuts, payload, frozen)
+    return split_work(as_blocks(model), task.example_input(), cuts, payload, frozen, algorithm.client)

@@ -9,6 +9,7 @@ import torch
 from flwr.app import ArrayRecord
 from torch import nn
 
+from espalier.app.algorithms.registry import algorithm_named
 from espalier.app.algorithms.split_edges import head_weights
 from espalier.app.command_line import main
 from espalier.app.ground.errors import UserError
@@ -110,6 +111,22 @@ def test_the_work_of_both_parts_of_a_client_is_counted_by_hand():
     np.testing.assert_array_equal(work.once_bits, [33 * (20 + 132 + 15), 33 * (20 + 15), 33 * 20])
     np.testing.assert_array_equal(work.once_down_bits, work.once_bits)
     np.testing.assert_array_equal(work.example_bits, [9 * 64 + 2 * 33, 9 * 36 + 2 * 33, 9 * 32 + 33])
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "values"),
+    [("h-fedavg", 128), ("fedper", 29), ("fedrep", 29), ("fedbabu", 29), ("local", 1), ("scaffold", 128 + 123)],
+)
+def test_plans_count_what_clients_of_whole_models_send(algorithm, values):
+    model = nn.Sequential(nn.Conv2d(1, 2, 3, padding=1), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(32, 3))
+    work = whole_model_work(model, algorithm_named(algorithm).client)
+    np.testing.assert_array_equal([work.once_bits, work.once_down_bits], 33 * values)
+
+
+def test_plans_count_the_control_variates_of_clients_blocks():
+    model = nn.Sequential(nn.Conv2d(1, 2, 3, padding=1), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(32, 3))
+    work = split_work(model, (1, 4, 4), [2], half=algorithm_named("hsfl-scaffold").client)
+    np.testing.assert_array_equal([work.once_bits, work.once_down_bits], 33 * (20 + 9 + 20 + 4))
 
 
 def test_a_frozen_head_comes_down_and_does_not_go_up():
