@@ -87,8 +87,8 @@ class EdgeResources:
         spent = np.add(report["compute_joules"], report["upload_joules"]).tolist()
         self._book.add(server_round, report["selected"], spent)
         if self.deadline:
-            expected = seconds_at_full_power(self._problem, plan).tolist()
-            self.deadline.begin(partial(self._took, dict(zip(clients, expected, strict=True))))
+            expected = seconds_at_full_power(self._problem, plan) / self._world.slowness(numbers)
+            self.deadline.begin(partial(self._took, dict(zip(clients, expected.tolist(), strict=True))))
         wanted = self._world.results_wanted(numbers[plan.selected])
         return Outcome(np.isin(numbers, report["late"]), np.isin(numbers, report["spare"]), wanted)
 

@@ -32,9 +32,10 @@ class MeasuredWorld(PlannedWorld):
 
     Nothing is simulated, and the joules are those of the plans. With a clock the deadline is kept in real time, and how
     long clients take is learned as a client's *slowness*, by which its computing and its link are slower than measured.
-    It becomes ``s t / t_expected`` by a result that took longer than expected, and goes half of the way to that by one
-    that was faster; what is expected is the plan's computing, and sending at the highest power. It doubles when a
-    result is late, until that comes and shows more. In a round without the client it goes a tenth of the way to 1.
+    A result shows ``s t / t_expected``, with the s of its plan: the slowness becomes that where it is more, and goes
+    half of the way to it where it is less; what is expected is the plan's computing, and sending at the highest power.
+    It doubles when a result is late, until one comes and shows more. In a round without the client it goes a tenth of
+    the way to 1.
 
     Parameters
     ----------
@@ -124,12 +125,15 @@ class MeasuredWorld(PlannedWorld):
         self.add_report(edge, report)
         return report
 
+    def slowness(self, clients: np.ndarray) -> np.ndarray:
+        """Return how slow plans take clients to be."""
+        return self._slowness[self._rows(clients)]
+
     def took(self, client: int, expected_seconds: float, seconds: float) -> None:
         """Learn how slow a client is from how long it took."""
         row = self._row_of[client]
-        before = self._doubted.pop(client, self._slowness[row])
-        ratio = seconds / expected_seconds
-        slowness = before * (ratio if ratio > 1 else 1 + LEARNED * (ratio - 1))
+        before, shown = self._doubted.pop(client, self._slowness[row]), seconds / expected_seconds
+        slowness = shown if shown > before else before + LEARNED * (shown - before)
         self._slowness[row] = np.clip(slowness, LEAST_SLOWNESS, MOST_SLOWNESS)
 
     def was_late(self, client: int) -> None:

@@ -125,8 +125,16 @@ class PlannedWorld(ABC):
         """Return what the results folder has for so many edge rounds beside ``world.json``: names, and writers."""
         return {}
 
+    def slowness(self, clients: np.ndarray) -> np.ndarray:
+        """Return by which factors plans take clients to be slower than measured; for worlds of real devices."""
+        raise NotImplementedError
+
     def took(self, client: int, expected_seconds: float, seconds: float) -> None:
-        """Take note of how long a client took for a plan, in real time; for worlds of real devices."""
+        """Take note of how long a client took for a plan, in real time; for worlds of real devices.
+
+        Expected is how long one that is as fast as measured takes: before the result is there, what is known of the
+        client may have changed by that of another round.
+        """
         raise NotImplementedError
 
     def was_late(self, client: int) -> None:

@@ -11,6 +11,7 @@ from espalier.app.command_line import main
 from espalier.app.config.parse import parse_config
 from espalier.app.ground.checkpoint import from_bytes, to_bytes
 from espalier.app.ground.errors import UserError
+from espalier.app.planning.edge_resources import seconds_at_full_power
 from espalier.app.planning.limits import check_deadline
 from espalier.app.planning.measured import bandwidth_hz, link_gain
 from espalier.app.planning.solving import solver_for
@@ -468,6 +469,23 @@ def test_a_device_that_is_slower_than_measured_is_late_once_and_then_planned_by_
     assert rounds[-1] < rounds[0] / 2.5
     reports = [report for _, report in world.edges["a"].take_rounds()]
     assert [report["late"] for report in reports] == lates
+
+
+@pytest.mark.parametrize("comes", [True, False], ids=["after-the-next-plan", "never"])
+def test_a_late_result_counts_once_for_the_plan_that_was_made_meanwhile(comes):
+    _, world = world_with(clock=lambda: 0.0, deadline_seconds=60.0, selected_per_edge=2, max_overlap=2)
+    edge, results = world.edges["a"], []
+    for server_round, planned_for in ((1, 1), (2, 2)):
+        problem = edge.problem(server_round, [10, 11])
+        plan = exact(problem)
+        edge.carry_out(server_round, [10, 11], plan)
+        assert world._slowness[0] == planned_for
+        # The device is five times as slow as measured, whatever plans take it for.
+        results.append((edge.deadline._on_taken, 5 * seconds_at_full_power(problem, plan)[0] / planned_for))
+        edge.delivered([10] if server_round == 1 else [])
+    for on_taken, seconds in results if comes else results[1:]:
+        on_taken(10, seconds)
+        assert world._slowness[0] == pytest.approx(5.0)
 
 
 def test_a_device_that_is_fast_again_comes_back():
