@@ -203,7 +203,7 @@ def _edge(rounds: Rounds, name: str) -> Data:
 def _without_kinds(figures: Mapping[str, float]) -> dict[str, float]:
     """Return an edge's figures, with one for all its bytes."""
     kept = {name: value for name, value in figures.items() if not name.startswith("bytes/")}
-    return kept | {"bytes": sum(value for name, value in figures.items() if name.startswith("bytes/"))}
+    return kept | {"bytes": sum((value for name, value in figures.items() if name.startswith("bytes/")), 0.0)}
 
 
 def _partition(found: ClassCounts | None, *, is_over: bool) -> Data:

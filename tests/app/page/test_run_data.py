@@ -64,6 +64,15 @@ def test_curves_of_edges_are_the_figures_of_their_lines(planned):
         assert series["plans/selected"] == [sum(len(plan["selected"]) for plan in line["plans"]) for line in own_lines]
 
 
+def test_a_round_in_which_nothing_is_sent_has_no_bytes(tmp_path):
+    away = {"availability.mode": "markov", "availability.leave": 1.0, "availability.back": 0.01}
+    folder = run_app(tmp_path / "away", algorithm="fedavg", num_clients=2, evaluate_every=0, **away)
+    first, last = lines(folder, "edge")
+    assert first["bytes"] == {}  # all are away, and the last round alone is evaluated
+    (edge,) = run_data(folder)["edges"]
+    assert dict(edge["series"])["bytes"] == [0, sum(v for k, v in numbers_in(last) if k.startswith("bytes/"))]
+
+
 @pytest.mark.parametrize("run", ["planned", "coming"])
 def test_the_table_of_clients_is_clients_csv(run, request):
     folder = request.getfixturevalue(run)
