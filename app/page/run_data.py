@@ -17,9 +17,11 @@ from espalier.app.reports.folder import ResultsFolder, saved_values
 from espalier.app.reports.made_by import makers_of
 from espalier.app.reports.owner import is_owned
 from espalier.app.reports.partition import ClassCounts, read_partition
+from espalier.app.reports.stopping import SoFar
 from espalier.app.settings.engine_kinds import engine_unimported
 from espalier.app.settings.here import HERE
 from espalier.app.settings.section import Tag
+from espalier.app.settings.sections import Stop
 
 Data = dict[str, Any]
 MOST_LETTERS = 5_000_000  # of all rounds' states: of earlier rounds there are none beyond
@@ -94,7 +96,7 @@ class RunReader:
     def _data(self, *, with_clients: bool) -> Data:
         rounds, settings = self._rounds, saved_values(self.path)
         summary = self._folder.read_json("summary.json")
-        summary = summary if isinstance(summary, dict) and summary.get("rounds") == rounds.last else {}
+        summary = summary if isinstance(summary, dict) and _is_of_the_end(summary, rounds, settings) else {}
         state = state_of(self.path, is_ended=bool(summary))
         count = _num_clients(rounds, settings)
         clients = range(min(count, MOST_CLIENTS) if with_clients else 0)
@@ -157,6 +159,14 @@ def state_of(path: Path, *, is_ended: bool) -> str:
     except OSError:
         return OVER if is_ended else NOT_OVER
     return RUNNING if is_running else OVER if is_ended else INTERRUPTED
+
+
+def _is_of_the_end(summary: Data, rounds: Rounds, settings: Mapping[str, Any]) -> bool:
+    """Return whether a run has ended as a summary says; one that goes on has that of its earlier end."""
+    if summary.get("rounds") != rounds.last:
+        return False
+    stop = Stop(**{key.removeprefix("stop."): value for key, value in settings.items() if key.startswith("stop.")})
+    return bool(rounds.last >= settings["global-rounds"] or SoFar.of(rounds.lines).reason(stop))
 
 
 def differing(settings: Sequence[Mapping[str, str]]) -> list[list[list[str]]]:

@@ -179,6 +179,19 @@ def test_a_run_that_is_resumed_is_read_anew(planned, tmp_path):
     assert [letters.count("t") for letters in data["states"]] == [run_data(planned)["states"][0].count("t")]
 
 
+@pytest.mark.parametrize(
+    ("ended", "goes_on"), [({}, {"global-rounds": 6}), ({"global-rounds": 6, "stop.bytes": 100}, {"stop.bytes": 0})]
+)
+def test_a_run_that_was_interrupted_behind_its_earlier_end_is_not_over(planned, tmp_path, ended, goes_on):
+    folder = tmp_path / "run"
+    shutil.copytree(planned, folder)
+    config = json.loads((folder / "config.json").read_text())
+    for settings, state in ((ended, "over"), (ended | goes_on, "interrupted")):
+        (folder / "config.json").write_text(json.dumps(config | settings))
+        data = run_data(folder)
+        assert (data["state"], data["numbers"]) == (state, [1, 2, 3])
+
+
 def test_a_run_that_has_an_owner_goes_on(planned, tmp_path):
     folder = tmp_path / "run"
     shutil.copytree(planned, folder)
