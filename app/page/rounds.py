@@ -39,6 +39,8 @@ class Rounds:
         What each client did in each round, a letter of `State` at the place of its number, or `UNKNOWN`.
     reasons : dict[int, tuple[int, str]]
         The round in which a client was left out last, and why.
+    failures : int
+        All of them, those of fine-tuning too.
     left_out : Counter[int]
         How often replies of a client were.
     edge_of : dict[int, str]
@@ -62,6 +64,7 @@ class Rounds:
         self.of_edges: dict[str, dict[int, dict[str, float]]] = defaultdict(dict)
         self.states: list[str] = []
         self.reasons: dict[int, tuple[int, str]] = {}
+        self.failures = 0
         self.left_out: Counter[int] = Counter()
         self.edge_of: dict[int, str] = {}
         self.evaluated: Line = {}
@@ -102,7 +105,7 @@ class Rounds:
         return iter(())
 
     def _end_round(self) -> None:
-        take = {"edge": self._edge, "global": self._global}
+        take = {"edge": self._edge, "global": self._global, "personalised": self._personalised}
         self.num_added += len(self._begun)
         for line in self._begun:
             if (how := take.get(line["scope"])) is not None:
@@ -139,16 +142,21 @@ class Rounds:
         self.figures.append(figures_of(line))
         self.states.append(self._round.decode())
         self._round = bytearray()
+        self.failures += line["failures"]
         self._count(line)
         self.cloud_failures += [(line["round"], reason) for reason in line.get("cloud_failures", ())]
         if "clients" in line:
             self.evaluated = line
         self.lines.append({key: value for key, value in line.items() if key != "clients"})
 
-    def _count(self, line: Line) -> None:
+    def _personalised(self, line: Line) -> None:
+        self.failures += len(line["failures"])
+        self._count(line, "fine-tuning: ")
+
+    def _count(self, line: Line, otherwise: str = "evaluation: ") -> None:
         for one in failures_of(line):
             if (client := one["client"]) is not None:
-                when = "" if "edge_round" in one else "evaluation: "
+                when = "" if "edge_round" in one else otherwise
                 self.left_out[client] += 1
                 self.reasons[client] = (line["round"], (when + one["reason"])[:LONGEST_REASON])
 

@@ -140,6 +140,7 @@ class RunReader:
             "first_state": first,
             "states": states,
             "reasons": [[client, *rounds.reasons[client]] for client in sorted(rounds.reasons) if client in clients],
+            "failures": rounds.failures,
             "cloud_failures": [[number, reason] for number, reason in rounds.cloud_failures],
             "partition": _partition(partition, is_over=bool(summary)),
             "tables": [

@@ -59,7 +59,7 @@ function tilesOf(run) {
   tiles.push(tile("wall time", shown(lastOf(own.get("wall_seconds")), "s")));
   if (own.has("simulated_seconds")) tiles.push(tile("simulated time", shown(lastOf(own.get("simulated_seconds")), "s")));
   if (own.has("energy_joules/so_far")) tiles.push(tile("energy", shown(lastOf(own.get("energy_joules/so_far")), "J")));
-  tiles.push(tile("failures", shown(added([own.get("failures") || []], run.numbers.length).reduce((a, b) => a + b, 0))));
+  tiles.push(tile("failures", shown(run.failures)));
   return element("div", { class: "tiles" }, ...tiles);
 }
 

@@ -102,6 +102,18 @@ def test_the_table_while_a_run_goes_on_is_that_of_its_end(run, request, tmp_path
         assert so_far == pytest.approx(end, abs=1e-5, nan_ok=True), name  # seconds are rounded in each line
 
 
+def test_failures_are_those_of_the_summary_with_those_of_fine_tuning(tmp_path):
+    diverging = {"fine_tune.rate": 1e38, "fine_tune.steps": 3}
+    folder = run_app(tmp_path / "run", algorithm="phsfl", num_clients=2, **diverging)
+    data, summary = run_data(folder), json.loads((folder / "summary.json").read_text())
+    assert data["failures"] == summary["failures"] == 2
+    assert column(data, "times_left_out") == [1, 1]
+    assert [(client, number, why[:13]) for client, number, why in data["reasons"]] == [
+        (0, 2, "fine-tuning: "),
+        (1, 2, "fine-tuning: "),
+    ]
+
+
 def test_states_say_who_trained_was_away_dropped_out_or_waited(coming):
     data = run_data(coming)
     for line in lines(coming, "edge"):
