@@ -154,14 +154,14 @@ def result_table(summary: Mapping[str, Any]) -> str:
         title=f"{summary['algorithm']} on {summary['dataset']}, {summary['rounds']} global rounds: test figures"
     )
     for column in ("", "mean", "std", "min", "max", "whole pool"):
-        table.add_column(column, justify="left" if not column else "right")
+        table.add_column(column, justify="left" if not column else "right", overflow="fold")
     for key in summary["global"]:
         test = summary["test"] or {}
         table.add_row(f"{key} of clients", *_spread_cells(summary["global"][key]), _figure(test.get(key)))
         for own, what in (("personalised", "fine-tuned heads"), ("personal", "own models")):
             if own in summary:
                 table.add_row(f"  {what}", *_spread_cells(summary[own].get(key)), "")
-    console = Console(width=100, color_system=None)
+    console = Console(width=100, color_system=None, markup=False, emoji=False)  # a figure may be called f1[macro]
     with console.capture() as capture:
         console.print(table)
         if "stopped" in summary:

@@ -17,7 +17,7 @@ logger = getLogger("espalier")
 def bars(console: Console, **options: Any) -> Progress:
     """Return where progress bars are drawn, each with its share and an ETA; `options` are those of `Progress`."""
     return Progress(
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),  # a figure may be called f1[macro]
         BarColumn(bar_width=20),
         TaskProgressColumn(),
         TextColumn("ETA"),

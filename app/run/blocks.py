@@ -117,7 +117,7 @@ def blocks_table(blocks: Sequence[Block], title: str) -> str:
         cut = "" if block.no_cut else str(number)
         sizes = [in_units(count) for count in (block.weights, block.client_weights, block.client_flops)]
         table.add_row(cut, block.name, *sizes, share, *crossing)
-    console = Console(width=80, color_system=None)
+    console = Console(width=80, color_system=None, markup=False, emoji=False)  # a block may be called block[a]
     with console.capture() as capture:
         console.print(table)
     return capture.get().rstrip("\n")

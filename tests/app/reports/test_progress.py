@@ -2,6 +2,7 @@
 
 import os
 import re
+from io import StringIO
 
 import pytest
 from rich.console import Console
@@ -50,6 +51,15 @@ def test_a_file_gets_a_line_per_round_and_a_terminal_a_bar(monkeypatch, tmp_path
         monkeypatch.setenv("TERM", "dumb")
         assert isinstance(progress_on(Console(file=terminal)), LogProgress)
     os.close(master)
+
+
+def test_a_bar_has_names_of_figures_as_they_are():
+    written = StringIO()
+    bar = BarProgress(Console(file=written, force_terminal=True, color_system=None, width=120))
+    bar.begin(0, 2)
+    bar.round_over(1, 2, {"test": {"f1[macro]": 0.5, "loss": 1.0}})
+    bar.end()
+    assert "round 1/2  test f1[macro] 0.5000  test loss 1.0000" in written.getvalue()
 
 
 @pytest.mark.parametrize(("share", "of"), [(1.0, ""), (0.0, "test ")])

@@ -1,4 +1,4 @@
-"""The table that ends a run fits a terminal of 80 columns."""
+"""The table that ends a run fits a terminal of 80 columns, and has names as they are."""
 
 import pytest
 
@@ -26,3 +26,23 @@ def test_the_table_is_80_columns_wide_at_most(loss):
     for name in ("fine-tuned heads", "own models"):
         assert sum(name in line for line in lines) == 2
     assert max(map(len, lines)) <= 80
+
+
+@pytest.mark.parametrize("name", ["f1[macro]", "hit[/10]", "iou:star:", "x" * 90])
+def test_names_of_figures_are_as_a_task_has_them(name):
+    spread = dict.fromkeys(("mean", "std", "min", "max"), 0.5)
+    summary = {
+        "algorithm": "fedavg",
+        "dataset": "m:Task(of=[a])",
+        "rounds": 1,
+        "global": {name: spread, "loss": spread},
+        "test": {name: 0.25, "loss": 0.5},
+        "bytes": {"uplink": {"cloud": 1e6}},
+        "failures": 0,
+        "replies_left_out": 0,
+        "wall_seconds": 1.0,
+    }
+    table = result_table(summary)
+    cells = "".join(line.split("│")[1].strip() for line in table.splitlines() if "│" in line)
+    assert cells.replace(" ", "") == f"{name}ofclientslossofclients"
+    assert "fedavg on m:Task(of=[a]), 1 global rounds" in table

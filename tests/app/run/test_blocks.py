@@ -1,5 +1,7 @@
 """``espalier blocks``: every cut with what it takes, as the model itself has it."""
 
+from collections import OrderedDict
+
 import pytest
 import torch
 from torch import nn
@@ -36,6 +38,11 @@ def test_sizes_are_those_of_the_model(name, shape):
     assert [block.client_flops for block in blocks] == sorted(block.client_flops for block in blocks)
     assert [block.no_cut for block in blocks if block.no_cut] == ["the head"]
     assert max(map(len, blocks_table(blocks, "model").splitlines())) <= 80
+
+
+def test_the_table_has_names_as_a_model_has_them():
+    model = nn.Sequential(OrderedDict({"conv[a]": nn.Linear(4, 8), "head": nn.Linear(8, 3)}))
+    assert "conv[a]" in blocks_table(blocks_of(Images((4,)), model), "blocks of [b]")
 
 
 def test_operations_are_counted():
