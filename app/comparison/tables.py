@@ -24,8 +24,8 @@ DIGITS = 2  # of what is behind +-, and the mean's last digit is its last
 NONE_BELOW = 1e-6  # of the mean: what is less is rounding
 GAP = 2  # characters between columns
 WIDTH = 100  # of the text table, in characters; what is wider goes on below
-SMALL = 0.001  # figures below this are written with a power of ten
-POWER, TIMES_TEN = re.compile(r"(?<=\d)e([-+]?)0*(\d+)"), r" \\cdot 10^{\1\2}"
+SMALL, BIG = 0.001, 1e12  # figures below, and from, these are written with a power of ten
+POWER, TIMES_TEN = re.compile(r"(?<=\d)e(?:\+|(-)?)0*(\d+)"), r" \\cdot 10^{\1\2}"
 NUMBER = re.compile(r"-?[\d.]+e[-+]?\d+")
 LATEX = str.maketrans({c: "\\" + c for c in "&%$#_{}"} | {"\\": r"\textbackslash{}", "~": r"\~{}", "^": r"\^{}"})
 
@@ -179,9 +179,9 @@ def heading(name: str) -> str:
 
 
 def number(value: float) -> str:
-    """Return a figure with four decimals; fewer from 10 on, and four digits if it is small."""
+    """Return a figure with four decimals; fewer from 10 on, and four digits if it is small, or a loss of 10^24, say."""
     size = abs(value)
-    if 0 < size < SMALL:
+    if 0 < size < SMALL or size >= BIG:
         return f"{value:.4g}"
     return f"{value:.4f}" if round(size, 4) < 10 else f"{value:.2f}" if round(size, 2) < 1000 else f"{value:,.0f}"
 
@@ -190,7 +190,7 @@ def rounded(value: float) -> str:
     """Return a deviation with two digits."""
     if not value:
         return "0"
-    return f"{value:.{DIGITS - 1}e}" if value < SMALL else to_place(value, last_place(value))
+    return f"{value:.{DIGITS - 1}e}" if value < SMALL or value >= BIG else to_place(value, last_place(value))
 
 
 def last_place(value: float) -> int:
@@ -221,7 +221,7 @@ def with_spread(name: str, mean: float, wide: float | None) -> str:
     if wide is None or wide <= NONE_BELOW * abs(mean):
         plain = count(mean) if COUNT.fullmatch(name) else number(mean)
         return plain if wide is None else f"{plain} +- 0"
-    if 0 < abs(mean) < SMALL:
+    if 0 < abs(mean) < SMALL or max(abs(mean), wide) >= BIG:
         digits = max(int(f"{mean:e}".partition("e")[2]) - last_place(wide), 0)
         return f"{mean:.{digits}e} +- {wide:.{DIGITS - 1}e}"
     place = last_place(wide)

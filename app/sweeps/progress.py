@@ -9,6 +9,7 @@ from rich.progress import TaskID
 from espalier.app.comparison.runs import read_run
 from espalier.app.ground.errors import UserError
 from espalier.app.ground.fields import POOL
+from espalier.app.reports.metrics import in_digits
 from espalier.app.reports.progress import bars
 from espalier.app.sweeps.grid import PlannedRun
 from espalier.clients.messages.train import ACCURACY, LOSS
@@ -70,16 +71,11 @@ class SweepProgress:
             self._say(f"{run.name}: round {rounds}/{run.settings['global-rounds']}, {self._eta()}")
 
     def ended(self, run: PlannedRun, path: Path, why: str) -> None:
-        """Notice that a run is over."""
-        rounds = run.settings["global-rounds"]
-        if run.name in self._bars:
-            if why:
-                self._left -= rounds - self._seen[run.name]
-            else:
-                self.went_on(run, rounds)
+        """Notice that a run is over; rounds that it did not make, as it failed or was stopped, are not left."""
+        self._left -= run.settings["global-rounds"]
+        if run.name in self._bars:  # else another process has made it
+            self._left += self._seen[run.name]
             self._progress.remove_task(self._bars.pop(run.name))
-        else:  # another process has made it
-            self._left -= rounds
         self._over += 1
         done = f"failed: {why}" if why else _figures(path)
         self._say(f"[{self._over}/{self._runs}] {run.name}: {done}, {self._eta()}")
@@ -127,4 +123,4 @@ def _figures(path: Path) -> str:
     figures = run.figures
     names = [name if figures.get(name) is not None else POOL + name for name in (ACCURACY, LOSS)]
     shown = [(name, figures.get(name)) for name in (*names, "personalised_accuracy")]
-    return ", ".join(f"{name} {figure:.4f}" for name, figure in shown if figure is not None) or "done"
+    return ", ".join(f"{name} {in_digits(figure)}" for name, figure in shown if figure is not None) or "done"

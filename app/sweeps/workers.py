@@ -184,9 +184,9 @@ def make(places: Mapping[Path, PlannedRun], workers: int, watcher: Watcher) -> d
                         break
             time.sleep(LOOK_SECONDS)
             for child in list(running):
-                if child.process.poll() is None:
-                    watcher.went_on(child.run, child.rounds())
-                else:
+                is_over = child.process.poll() is not None
+                watcher.went_on(child.run, child.rounds())
+                if is_over:
                     running.remove(child)
                     child.interrupt()  # closes the pipe
                     check_place(child.path, child.run)

@@ -57,7 +57,8 @@ def slowest_summary(lines: Sequence[Line]) -> Line:
         slowest["client"] = {"client": client, "edge": totals.edge_of[client], **_mean(totals.clients[client])}
     if len(totals.edges) > 1:
         edge = max(totals.edges, key=lambda name: totals.edges[name].mean.own)
-        slowest["edge"] = {"edge": edge, **_mean(totals.edges[edge])}
+        if totals.edges[edge].mean.own:  # else nobody has trained
+            slowest["edge"] = {"edge": edge, **_mean(totals.edges[edge])}
     return {"seconds": {"slowest": slowest}} if slowest else {}
 
 

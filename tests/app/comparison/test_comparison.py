@@ -631,6 +631,14 @@ def test_small_figures_have_four_digits_too():
     assert _latex("5.354e-06 +- 2e-07") == r"$5.354 \cdot 10^{-6} \pm 2 \cdot 10^{-7}$"
 
 
+def test_so_have_those_of_a_run_that_diverged():
+    assert [number(v) for v in (249_419_000.0, 7.03151e29)] == ["249,419,000", "7.032e+29"]
+    assert [rounded(v) for v in (2.5e11, 7.03151e29)] == ["250,000,000,000", "7.0e+29"]
+    spread = [with_spread("loss", *both) for both in ((7.03151e29, 2e28), (2.5, 7e29), (7e29, None), (7e29, 0.0))]
+    assert spread == ["7.03e+29 +- 2.0e+28", "2e+00 +- 7.0e+29", "7e+29", "7e+29 +- 0"]
+    assert _latex("7.03e+29 +- 2.0e+28") == r"$7.03 \cdot 10^{29} \pm 2.0 \cdot 10^{28}$"
+
+
 def test_a_lock_that_is_left_over_does_no_harm(folder, tmp_path):
     run = shutil.copytree(folder / "0.1-0", tmp_path / "run")
     (run / "lock").touch()

@@ -41,6 +41,7 @@ def test_the_slowest_are_those_of_most_training_and_transfer_in_an_edge_round():
     assert slowest_summary(LINES[:1]) == {}
     assert "edge" not in slowest_summary([line(1, {"3": own(edge="cloud")}, {"cloud": own()})])["seconds"]["slowest"]
     assert slowest_summary([line(1, {}, {"cloud": own()})]) == {}
+    assert slowest_summary([line(1, {}, dict.fromkeys(("east", "west"), own(0.0, 0.0, 0.0, 1)))]) == {}
 
 
 def test_columns_of_clients_are_totals_of_all_rounds():
