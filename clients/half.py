@@ -39,24 +39,24 @@ class ClientHalf:
     personal : Callable[[Mapping, Mapping], Mapping], optional (default: None)
         The state of a client's own model, of the state that the edge sent and what the rule keeps: an evaluation tells
         its figures too, under ``personal-`` and their names. None: there is no such model.
-    tells_weights : bool (default: False)
-        In every round the edge sends, and the rule tells, a value for each weight that trains, beside these, as
-        SCAFFOLD does: plans count them.
     pulls : bool (default: False)
         The rule draws steps to an anchor of its own, so no strategy can ask for a proximal term beside it.
     handlers : Mapping[str, Handler] (default: none)
         By message type, what answers in the place of the client's own handlers, see `espalier.clients.client_app`.
     mods : Mapping[str, Sequence[Mod]] (default: none)
         By message type, Flower's mods around the handler.
+    tells_weights : bool (default: False)
+        In every round the edge sends, and the rule tells, a value for each weight that trains, beside these, as
+        SCAFFOLD does: plans count them.
     """
 
     rule: Rule = plain_round
     stays: Callable[[nn.Module], Collection[str]] = nothing
     personal: Callable[[Weights, Weights], Weights] | None = None
-    tells_weights: bool = False
     pulls: bool = False
     handlers: Mapping[str, Handler] = field(default_factory=dict)
     mods: Mapping[str, Sequence[Mod]] = field(default_factory=dict)
+    tells_weights: bool = False
 
     @property
     def is_plain(self) -> bool:

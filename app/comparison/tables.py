@@ -221,7 +221,7 @@ def with_spread(name: str, mean: float, wide: float | None) -> str:
     if wide is None or wide <= NONE_BELOW * abs(mean):
         plain = count(mean) if COUNT.fullmatch(name) else number(mean)
         return plain if wide is None else f"{plain} +- 0"
-    if 0 < abs(mean) < SMALL or max(abs(mean), wide) >= BIG:
+    if 0 < abs(mean) < SMALL or (max(abs(mean), wide) >= BIG and not COUNT.fullmatch(name)):
         digits = max(int(f"{mean:e}".partition("e")[2]) - last_place(wide), 0)
         return f"{mean:.{digits}e} +- {wide:.{DIGITS - 1}e}"
     place = last_place(wide)

@@ -122,7 +122,9 @@ def radio_trace(
         may_move=radio.speed_metres_per_second > 0,
     )
     if trace.x_metres is None and plan.late_share and radio.planning_error_db:
-        allowed = "0.0 with a radio.trace without places: by these it knows which gains to expect"
+        allowed = (
+            "0.0, or radio.planning-error-db = 0.0, with a radio.trace without places, by which plans expect gains"
+        )
         raise bad_value("plan.late-share", plan.late_share, allowed)
     return trace
 

@@ -88,7 +88,8 @@ class EdgeResources:
         self._book.add(server_round, report["selected"], spent)
         if self.deadline:
             expected = seconds_at_full_power(self._problem, plan) / self._world.slowness(numbers)
-            self.deadline.begin(partial(self._took, dict(zip(clients, expected.tolist(), strict=True))))
+            parts = zip(plan.idle_seconds.tolist(), expected.tolist(), strict=True)
+            self.deadline.begin(partial(self._took, dict(zip(clients, parts, strict=True))))
         wanted = self._world.results_wanted(numbers[plan.selected])
         return Outcome(np.isin(numbers, report["late"]), np.isin(numbers, report["spare"]), wanted)
 
@@ -99,9 +100,10 @@ class EdgeResources:
         for client in numbers:
             self._world.was_late(client)
 
-    def _took(self, expected_seconds: Mapping[int, float], node_id: int, seconds: float) -> None:
+    def _took(self, expected: Mapping[int, tuple[float, float]], node_id: int, seconds: float) -> None:
         (client,) = self._world.clients([node_id]).tolist()
-        self._world.took(client, expected_seconds[node_id], seconds)
+        idle_seconds, expected_seconds = expected[node_id]
+        self._world.took(client, expected_seconds, max(seconds - idle_seconds, 0.0))
 
     def learned(self, losses: Mapping[int, float]) -> None:
         """Take note of the mean training losses of those who took part, by node id."""
@@ -153,7 +155,7 @@ class EdgeResources:
 
 
 def seconds_at_full_power(problem: Problem, plan: Plan) -> np.ndarray:
-    """Return how long each client takes that computes as planned, but sends at its highest power: nobody sets that."""
+    """Return how long each client computes and sends: as planned, but at its highest power, since nobody sets that."""
     rates = (
         rate_bits_per_second(
             power_watts=power, gain=problem.gain, noise_watts=problem.noise_watts, bandwidth_hz=problem.bandwidth_hz
@@ -161,4 +163,4 @@ def seconds_at_full_power(problem: Problem, plan: Plan) -> np.ndarray:
         for power in (plan.power_watts, problem.max_power_watts)
     )
     planned, highest = rates
-    return plan.compute_seconds + plan.upload_seconds * planned / highest + plan.idle_seconds
+    return plan.compute_seconds + plan.upload_seconds * planned / highest

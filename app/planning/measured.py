@@ -34,8 +34,8 @@ class MeasuredWorld(PlannedWorld):
     long clients take is learned as a client's *slowness*, by which its computing and its link are slower than measured.
     A result shows ``s t / t_expected``, with the s of its plan: the slowness becomes that where it is more, and goes
     half of the way to it where it is less; what is expected is the plan's computing, and sending at the highest power.
-    It doubles when a result is late, until one comes and shows more. In a round without the client it goes a tenth of
-    the way to 1.
+    It doubles when a result is late, until any result of the client comes, which counts as if it had not doubled. In a
+    round without the client it goes a tenth of the way to 1.
 
     Parameters
     ----------

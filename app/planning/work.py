@@ -65,7 +65,7 @@ def num_told(model: nn.Module) -> int:
 def whole_model_work(model: nn.Module, half: ClientHalf = PLAIN) -> Work:
     """Return the work of a client that trains the whole model, as `half` does: weights may stay, or have company."""
     count = num_values(model, half.stays(model)) + half.tells_weights * num_told(model)
-    bits = np.array([BITS_PER_VALUE * float(max(count, 1))])  # a reply without any weights has its loss
+    bits = np.array([BITS_PER_VALUE * float(max(count, 1))])  # what sends no weights sends something: costs are above 0
     return Work(np.ones(1), bits, np.zeros(1), bits)
 
 

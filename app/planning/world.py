@@ -132,8 +132,8 @@ class PlannedWorld(ABC):
     def took(self, client: int, expected_seconds: float, seconds: float) -> None:
         """Take note of how long a client took for a plan, in real time; for worlds of real devices.
 
-        Expected is how long one that is as fast as measured takes: before the result is there, what is known of the
-        client may have changed by that of another round.
+        Both are without what the plan has it wait for the edge. Expected is how long a client takes that is as fast as
+        measured: what is known of this one may have changed since the plan was made.
         """
         raise NotImplementedError
 

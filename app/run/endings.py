@@ -30,12 +30,13 @@ def interrupted_in(folder: Path) -> Iterator[None]:
         raise
 
 
-def _chain_of(error: BaseException) -> Iterator[BaseException]:
-    """Yield an error, and what each was raised in place of."""
-    left: BaseException | None = error
-    while left is not None:
-        yield left
-        left = left.__cause__ or left.__context__
+def _chain_of(error: BaseException) -> list[BaseException]:
+    """Return an error and those that came before it, as a traceback shows them."""
+    chain, left = list[BaseException](), error
+    while not any(left is one for one in chain):  # a user's error may be its own cause
+        chain.append(left)
+        left = left.__cause__ or (None if left.__suppress_context__ else left.__context__) or left
+    return chain
 
 
 @contextmanager

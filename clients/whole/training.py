@@ -159,7 +159,7 @@ def round_batches(task: ClientTask, server_round: int, training: LocalTraining, 
     return [every[number] for number in due.batches]
 
 
-@lru_cache(maxsize=256)  # of those that train side by side or stacked; more are drawn again for each pass
+@lru_cache(maxsize=256)  # Clients that train side by side or stacked: with more, each pass draws them all again.
 def _of_round(
     seed: int, partition_id: int, server_round: int, num_examples: int, training: LocalTraining
 ) -> tuple[Tensor, ...]:

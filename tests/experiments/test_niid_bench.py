@@ -68,11 +68,9 @@ def test_the_page_shows_what_is_recorded(capsys):
     }
     ahead = of_all["SCAFFOLD, their split"] - of_all["FedAvg, their split"]
     assert (round(ahead, 3), round(PUBLISHED["SCAFFOLD"] - PUBLISHED["FedAvg"], 3)) == (0.047, 0.056)
-    above = {
-        row: round(of_20[f"{row}, their split"] - of_20["FedAvg, their split"], 3)
-        for row in ("SCAFFOLD", "FedNova", "FedProx 0.01")
-    }
-    assert above == {"SCAFFOLD": 0.050, "FedNova": 0.015, "FedProx 0.01": 0.000}
+    there = {row: of_20[f"{row}, their split"] - of_20["FedAvg, their split"] for row in ("SCAFFOLD", "FedNova")}
+    assert there == pytest.approx({"SCAFFOLD": 0.0495, "FedNova": 0.0146})
+    assert 0 < of_20["FedProx 0.01, their split"] - of_20["FedAvg, their split"] < 0.001
     ours = [row for row in found if "their" not in row]
     assert all(figures[row] < figures["FedAvg"] + 0.005 for figures in (of_20, of_all) for row in ours)
 

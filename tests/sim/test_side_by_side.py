@@ -87,10 +87,12 @@ def test_an_interrupt_ends_the_calls_of_all_threads_at_once():
 
 def test_an_interrupt_of_whoever_waits_for_a_thread_ends_that_thread():
     begun, ended = threading.Event(), []
+    interrupt = threading.Timer(0.3, signal.pthread_kill, (threading.main_thread().ident, signal.SIGINT))
 
     def call():
         if place_here() == 0:
             begun.wait()
+            interrupt.start()
             return
         begun.set()
         try:
@@ -99,9 +101,7 @@ def test_an_interrupt_of_whoever_waits_for_a_thread_ends_that_thread():
         finally:
             ended.append(place_here())
 
-    interrupt = threading.Timer(0.3, signal.pthread_kill, (threading.main_thread().ident, signal.SIGINT))
     before = threading.active_count(), signal.signal(signal.SIGINT, signal.default_int_handler)
-    interrupt.start()
     try:
         with pytest.raises(KeyboardInterrupt):
             Threads(2)("kind", [call] * 2)

@@ -636,6 +636,7 @@ def test_so_have_those_of_a_run_that_diverged():
     assert [rounded(v) for v in (2.5e11, 7.03151e29)] == ["250,000,000,000", "7.0e+29"]
     spread = [with_spread("loss", *both) for both in ((7.03151e29, 2e28), (2.5, 7e29), (7e29, None), (7e29, 0.0))]
     assert spread == ["7.03e+29 +- 2.0e+28", "2e+00 +- 7.0e+29", "7e+29", "7e+29 +- 0"]
+    assert with_spread("uplink_bytes", 1_234_567_890_123.0, 2.3e6) == "1,234,567,900,000 +- 2,300,000"
     assert _latex("7.03e+29 +- 2.0e+28") == r"$7.03 \cdot 10^{29} \pm 2.0 \cdot 10^{28}$"
 
 

@@ -471,9 +471,11 @@ def test_a_device_that_is_slower_than_measured_is_late_once_and_then_planned_by_
     assert [report["late"] for report in reports] == lates
 
 
+@pytest.mark.parametrize("downlink", [0.0, 5e4], ids=["nothing-to-wait-for", "a-slow-downlink"])
 @pytest.mark.parametrize("comes", [True, False], ids=["after-the-next-plan", "never"])
-def test_a_late_result_counts_once_for_the_plan_that_was_made_meanwhile(comes):
-    _, world = world_with(clock=lambda: 0.0, deadline_seconds=60.0, selected_per_edge=2, max_overlap=2)
+def test_a_late_result_counts_once_for_the_plan_that_was_made_meanwhile(comes, downlink):
+    limits = {"deadline_seconds": 120.0, "selected_per_edge": 2, "max_overlap": 2}
+    _, world = world_with(clock=lambda: 0.0, downlink_bits_per_second=downlink, **limits)
     edge, results = world.edges["a"], []
     for server_round, planned_for in ((1, 1), (2, 2)):
         problem = edge.problem(server_round, [10, 11])
@@ -481,7 +483,8 @@ def test_a_late_result_counts_once_for_the_plan_that_was_made_meanwhile(comes):
         edge.carry_out(server_round, [10, 11], plan)
         assert world._slowness[0] == planned_for
         # The device is five times as slow as measured, whatever plans take it for.
-        results.append((edge.deadline._on_taken, 5 * seconds_at_full_power(problem, plan)[0] / planned_for))
+        seconds = plan.idle_seconds[0] + 5 * seconds_at_full_power(problem, plan)[0] / planned_for
+        results.append((edge.deadline._on_taken, seconds))
         edge.delivered([10] if server_round == 1 else [])
     for on_taken, seconds in results if comes else results[1:]:
         on_taken(10, seconds)

@@ -48,6 +48,9 @@ class Exits(FedAvg):
                     raise KeyboardInterrupt
                 finally:
                     threading.Lock().release()
+            if self.code == "an error that is its own cause":
+                fault = ValueError("its own cause")
+                raise fault from fault
             sys.exit(self.code)
 
 
@@ -165,6 +168,12 @@ def test_one_that_interrupts_the_run_is_an_interrupt(tmp_path, capsys, code):
     assert main([f"{key.replace('_', '-')}={value}" for key, value in values.items()]) == 130
     said = capsys.readouterr().err
     assert said.endswith(f"to go on after the last whole round: python -m espalier resume={tmp_path / 'run'}\n")
+
+
+def test_an_error_that_is_its_own_cause_ends_the_run_in_a_line(tmp_path, capsys):
+    name = own("Exits(code='an error that is its own cause')")
+    said = said_by(capsys, tmp_path / "run", **{"cloud-strategy": name})
+    assert f"cloud-strategy = {name!r}: allowed is a strategy that does not fail (ValueError: its own cause" in said
 
 
 @pytest.mark.parametrize("method", ["model", "client_data", "prepare", "loss", "metrics", "fingerprint"])
