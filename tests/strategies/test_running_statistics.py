@@ -98,7 +98,7 @@ def trained(sent, client, server_round):
     }
 
 
-def run(strategy, *, rounds=8, liar=None, at="edge", num_edges=1, arrays=("w", *BESIDE_WEIGHTS)):
+def run(strategy, *, rounds=8, liar=None, at="edge", num_edges=1, arrays=("w", *BESIDE_WEIGHTS), seed=None):
     """Return, per round, the clients' models, which have these arrays, and the model that a strategy made."""
     app, seen = ClientApp(), {}
 
@@ -117,7 +117,8 @@ def run(strategy, *, rounds=8, liar=None, at="edge", num_edges=1, arrays=("w", *
     nodes = list(grid.get_node_ids())
     topology = {f"edge-{i}": nodes[i::num_edges] for i in range(num_edges)}
     own, plain = strategy(), lambda *_: FedAvg(**ANY)
-    whole = Hierarchical(own if at == "cloud" else FedAvg(**ANY), (lambda *_: own) if at == "edge" else plain, topology)
+    cloud, edge = own if at == "cloud" else FedAvg(**ANY), (lambda *_: own) if at == "edge" else plain
+    whole = Hierarchical(cloud, edge, topology, seed=seed)
     outcomes = list(whole.rounds(grid, to_record({name: initial()[name] for name in arrays}), rounds))
     models = [to_numpy(outcome.arrays) for outcome in outcomes]
     clients = [[seen[number][i] for i in range(NUM_CLIENTS)] for number in range(1, rounds + 1)]
@@ -181,8 +182,8 @@ def test_the_noise_of_differential_privacy_stays_and_takes_no_variance_below_zer
     def private():
         return DifferentialPrivacyServerSideFixedClipping(FedAvg(**ANY), 50.0, 1.0, NUM_CLIENTS)
 
-    np.random.seed(0)  # noqa: NPY002 (Flower's noise is of the global generator)
-    (clients,), (model,) = run(private, rounds=1)
+    # Without a seed the noise is another each time, and there are times when it leaves every variance above zero.
+    (clients,), (model,) = run(private, rounds=1, seed=1)
     assert np.abs(model["norm.running_mean"] - mean(clients)["norm.running_mean"]).max() > 0.5
     assert model["norm.running_var"].min() == 0
 
