@@ -46,7 +46,7 @@ def table(kinds: Sequence[type[Section]]) -> str:
     """Return the table of some sections."""
     values = RunConfig().as_dict()
     rows = [
-        f"| `{key}` | `{json.dumps(values[key])}` | {' '.join((kind.model_fields[field].description or '').split())} |"
+        f"| `{key}` | `{json.dumps(values[key])}` | {' '.join(kind.meanings()[field].split())} |"
         for kind in kinds
         for field, key in kind.keys().items()
     ]

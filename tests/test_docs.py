@@ -125,7 +125,7 @@ def test_the_tables_of_settings_and_the_settings_of_projects_are_up_to_date():
 
 
 def test_what_is_said_of_a_setting_has_two_sentences_at_most():
-    said = {key: SECTIONS[section].model_fields[field].description for key, (section, field) in FIELD_OF.items()}
+    said = {key: SECTIONS[section].meanings()[field] for key, (section, field) in FIELD_OF.items()}
     ends = re.compile(r"(?<!eq)\.\s+(?=\S)")
     assert {key: text for key, text in said.items() if len(ends.findall(text.strip())) > 1} == {}
 

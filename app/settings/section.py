@@ -1,9 +1,13 @@
 """What all sections of the run config have in common."""
 
-from collections.abc import Mapping
+import ast
+import inspect
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 from functools import cache
+from itertools import pairwise
+from textwrap import dedent
 from types import MappingProxyType
 from typing import Any, ClassVar
 
@@ -86,7 +90,6 @@ class Section(BaseModel):
         strict=True,
         allow_inf_nan=False,
         arbitrary_types_allowed=True,
-        use_attribute_docstrings=True,
     )
     name: ClassVar[str]
     tags: ClassVar[tuple[Tag, ...]] = ()
@@ -113,6 +116,11 @@ class Section(BaseModel):
         """Return the keys that have the section's name in front."""
         return [key for key in cls.keys().values() if "." in key]
 
+    @classmethod
+    def meanings(cls) -> Mapping[str, str]:
+        """Return what is said of every field: its docstring, read from the source since that takes long at a start."""
+        return {field: said for kind in reversed(cls.__mro__) if is_section(kind) for field, said in _said_in(kind)}
+
     def given(self, tag: Tag) -> list[tuple[str, Any]]:
         """Return the key and the value of those settings with a tag that are not empty, or 0."""
         values = self.as_dict()
@@ -127,6 +135,15 @@ class Section(BaseModel):
 def is_section(kind: Any) -> bool:
     """Return whether the type of a field is a section."""
     return isinstance(kind, type) and issubclass(kind, Section)
+
+
+def _said_in(kind: type[Section]) -> Iterator[tuple[str, str]]:
+    (body,) = ast.parse(dedent(inspect.getsource(kind))).body
+    assert isinstance(body, ast.ClassDef)
+    for field, text in pairwise(body.body):
+        match field, text:
+            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(said))):
+                yield name, inspect.cleandoc(said)
 
 
 @cache
