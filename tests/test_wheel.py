@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.app.runs import flwr_run_on, superlink
+
 ROOT = Path(__file__).parent.parent
 FOLDERS = ("app", "clients", "sim", "strategies", "espalier")
 OWN = 'raise ImportError("this is the user\'s own")\n'
@@ -135,34 +137,37 @@ def test_plans_need_numpy_and_cvxpy_alone(user):
 
 @pytest.mark.slow
 @pytest.mark.deploy
-def test_a_new_project_runs_and_shows_what_is_changed_in_it(site, tmp_path):
-    """Each of the three files changed in one line, and `flwr run` of it as it then is."""
-    environment = {**os.environ, "PYTHONPATH": str(site), "HOME": str(tmp_path / "home")}
+def test_a_new_project_runs_and_shows_what_is_changed_in_it(site, tmp_path, monkeypatch):
+    """By `flwr run` as by itself, and each of the three files changed in one line."""
+    monkeypatch.setenv("PYTHONPATH", str(site))
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
     project, short = tmp_path / "my-study", "global-rounds=2 report.plots=false"
 
-    def run(*command: str | Path, cwd: Path = project) -> str:
-        finished = subprocess.run(
-            command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=300, check=False
-        )
+    def run(*command: str | Path, cwd: Path = project) -> None:
+        finished = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=300, check=False)
         assert finished.returncode == 0, finished.stdout + finished.stderr
-        return finished.stdout
 
-    def flwr_run(*options: str) -> dict[str, torch.Tensor]:
-        script = (sys.executable, ROOT / "deploy/flwr_run.py", ".", "--run-config")
-        return weights(*re.findall(r"^results: (.+)$", run(*script, *options), re.M))
+    def espalier_run(name: str) -> dict[str, torch.Tensor]:
+        run(site / "bin/espalier", "pyproject.toml", *short.split(), f"output-dir={tmp_path / name}")
+        return weights(tmp_path / name)
 
-    def weights(folder: str) -> dict[str, torch.Tensor]:
+    def flwr_run(name: str, config: str, *options: str) -> dict[str, torch.Tensor]:
+        config = f'{config} output-dir="{tmp_path / name}"'
+        finished = flwr_run_on(superlink(str(site)), project, "--run-config", config, *options)
+        assert finished.returncode == 0, finished.stdout + finished.stderr
+        return weights(tmp_path / name)
+
+    def weights(folder: Path) -> dict[str, torch.Tensor]:
         (maker,) = json.loads(Path(folder, "made-by.json").read_text(encoding="utf-8"))
         assert maker["commit"] == ""  # it is the wheel's code
         return torch.load(Path(folder, "model.pt"), weights_only=True)
 
     run(site / "bin/espalier", "new", "my-study", cwd=tmp_path)
-    first = flwr_run(short)
-    run(site / "bin/espalier", "pyproject.toml", *short.split(), f"output-dir={tmp_path / 'here'}")
-    torch.testing.assert_close(weights(str(tmp_path / "here")), first, rtol=0, atol=0)
+    first = espalier_run("first")
+    torch.testing.assert_close(flwr_run("flwr", short), first, rtol=0, atol=0)
     of_flower = f'engine="flower" num-clients=4 {short}'
     federation = "num-supernodes=4 client-resources-num-cpus=1 init-args-num-cpus=2"
-    on_nodes = flwr_run(of_flower, "--federation-config", federation)
+    on_nodes = flwr_run("on-nodes", of_flower, "--federation-config", federation)
     assert on_nodes["head.weight"].shape == (2, 16)
 
     for name, old, new in (
@@ -174,7 +179,7 @@ def test_a_new_project_runs_and_shows_what_is_changed_in_it(site, tmp_path):
         text = file.read_text(encoding="utf-8")
         assert text.count(old) == 1
         file.write_text(text.replace(old, new), encoding="utf-8")
-        changed = flwr_run(short)
+        changed = espalier_run(name)
         assert not torch.equal(changed["head.bias"], first["head.bias"]), name
         file.write_text(text, encoding="utf-8")
     assert changed["head.weight"].shape == (2, 8)

@@ -3,6 +3,7 @@
 import atexit
 import csv
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from functools import cache
 from pathlib import Path
 
 import torch
+from flwr_run import local_superlink
 
 from espalier.app.command_line import main
 from espalier.app.config.parse import KEYS
@@ -32,6 +34,18 @@ def app_folder() -> Path:
     return Path(shutil.copytree(ROOT, folder / ROOT.name, symlinks=True, ignore=left_out))
 
 
+@cache
+def superlink(python_path: str) -> dict[str, str]:
+    """Return the environment of a SuperLink for simulations, which stays until all tests are over.
+
+    Its runs find modules where it does: by the ``PYTHONPATH`` that it has been started with.
+    """
+    made = local_superlink()
+    environment = made.__enter__()
+    atexit.register(made.__exit__, None, None, None)
+    return environment
+
+
 def key_of(name: str) -> str:
     """Return the key of a setting: underscores for hyphens and dots, without the section where that is clear."""
     written = name.replace("_", "-")
@@ -50,14 +64,26 @@ def flwr_run(federation: str, **settings) -> tuple[int, str]:
     """Run ``flwr run .`` on two CPUs, as short as `run_app`, and return its exit code and what it printed."""
     values = {**SHORT, "report.plots": False} | {key_of(k): v for k, v in settings.items()}
     config = " ".join(f"{key}={json.dumps(value)}" for key, value in values.items())
-    command = [sys.executable, str(ROOT / "deploy/flwr_run.py"), str(app_folder()), "--run-config", config]
-    command += ["--federation-config", f"init-args-num-cpus=2 {federation}"]
+    options = ["--run-config", config, "--federation-config", f"init-args-num-cpus=2 {federation}"]
     # On a crowded machine one of Ray's own processes may die as it starts; then nothing of the app has run yet.
     for _ in range(2):
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
+        done = flwr_run_on(superlink(os.environ.get("PYTHONPATH", "")), app_folder(), *options)
         if "The current node timed out during startup" not in done.stdout + done.stderr:
             break
     return done.returncode, done.stdout + done.stderr
+
+
+def flwr_run_on(environment: dict[str, str], app: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    """Do what ``deploy/flwr_run.py`` does, on a SuperLink that is there already."""
+    script = "import os, sys; from flwr_run import run_app; sys.exit(run_app(sys.argv[1], sys.argv[2:], os.environ))"
+    return subprocess.run(
+        [sys.executable, "-c", script, str(app), *options],
+        env={**environment, "PYTHONPATH": str(ROOT / "deploy")},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=240,
+    )
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:
