@@ -15,8 +15,10 @@ def entry() -> int:
     if not sys.flags.safe_path:
         with suppress(OSError):  # of a folder that was removed
             sys.path.append(os.getcwd())  # last, so that nothing there hides a library
-    from espalier.app.command_line import command_of
+    from espalier.app.ground.imports import uncollected
 
+    with uncollected():
+        from espalier.app.command_line import command_of
     command = command_of(sys.argv[1:])
     if is_default:
         signal.signal(signal.SIGINT, signal.default_int_handler)

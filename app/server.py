@@ -3,20 +3,23 @@
 import logging
 from pathlib import Path
 
-from flwr.app import Context
-from flwr.serverapp import Grid, ServerApp
+from espalier.app.ground.imports import uncollected
 
-from espalier.app.config.keys import keys_tagged
-from espalier.app.config.parse import parse_config
-from espalier.app.engines.flower import Flower
-from espalier.app.ground.errors import bad_value
-from espalier.app.ground.logs import WithoutTraceback, quiet_flower, show_own_lines
-from espalier.app.ground.terminal import lasting_terminal
-from espalier.app.reports.final import result_table
-from espalier.app.reports.folder import ResultsFolder
-from espalier.app.reports.progress import LogProgress
-from espalier.app.run.run import engine_of, run, run_edge
-from espalier.app.settings.section import Tag
+with uncollected():
+    from flwr.app import Context
+    from flwr.serverapp import Grid, ServerApp
+
+    from espalier.app.config.keys import keys_tagged
+    from espalier.app.config.parse import parse_config
+    from espalier.app.engines.flower import Flower
+    from espalier.app.ground.errors import bad_value
+    from espalier.app.ground.logs import WithoutTraceback, quiet_flower, show_own_lines
+    from espalier.app.ground.terminal import lasting_terminal
+    from espalier.app.reports.final import result_table
+    from espalier.app.reports.folder import ResultsFolder
+    from espalier.app.reports.progress import LogProgress
+    from espalier.app.run.run import engine_of, run, run_edge
+    from espalier.app.settings.section import Tag
 
 app = ServerApp()
 

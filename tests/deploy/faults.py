@@ -98,8 +98,9 @@ def is_connected(pid, port):
 
 
 def start(environment: Mapping[str, str], folder: Path, settings: Mapping[str, object]) -> str:
-    """Start a run of the app with its results in a folder, and return its id."""
-    return local.start_run(app_folder(), local.run_config({"output_dir": str(folder)} | settings), environment)
+    """Start a run of the app, without pictures, with its results in a folder, and return its id."""
+    values = {"output_dir": str(folder), "report.plots": False} | settings
+    return local.start_run(app_folder(), local.run_config(values), environment)
 
 
 def finish(run_id, environment, seconds=2 * PATIENCE_SECONDS):

@@ -98,7 +98,8 @@ def deploy(tmp_path):
     started = []
 
     def start(**settings):
-        started.append(Deployment(tmp_path, output_dir=str(tmp_path / "deployment/results"), **settings))
+        results = str(tmp_path / "deployment/results")
+        started.append(Deployment(tmp_path, output_dir=results, **{"report.plots": False} | settings))
         return started[0]
 
     yield start

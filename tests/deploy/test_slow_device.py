@@ -31,7 +31,7 @@ def test_the_slow_device_and_its_edge_are_named_by_the_seconds_that_it_slept(tmp
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "own"))
     results = tmp_path / "results"
     with two_tiers(app_folder(), 3, 2, tmp_path / "t", run_config(SETTINGS)) as cloud:
-        settings = SETTINGS | {"deploy.role": "cloud", "global_rounds": 1}
+        settings = SETTINGS | {"deploy.role": "cloud", "global_rounds": 1, "report.plots": True}
         finish(start(cloud.environment, results, settings), cloud.environment)
     totals = totals_of(ResultsFolder(results).read_seconds())
     training = {client: own.mean.training for client, own in totals.clients.items()}
