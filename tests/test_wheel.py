@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from flwr_run import local_superlink
 
-from tests.app.runs import flwr_run_on, superlink
+from tests.app.runs import flwr_run_on
 
 ROOT = Path(__file__).parent.parent
 FOLDERS = ("app", "clients", "sim", "strategies", "espalier")
@@ -138,7 +139,7 @@ def test_plans_need_numpy_and_cvxpy_alone(user):
 @pytest.mark.slow
 @pytest.mark.deploy
 def test_a_new_project_runs_and_shows_what_is_changed_in_it(site, tmp_path, monkeypatch):
-    """By `flwr run` as by itself, and each of the three files changed in one line."""
+    """By `flwr run` as by itself, also once each of the three files is changed in one line."""
     monkeypatch.setenv("PYTHONPATH", str(site))
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     project, short = tmp_path / "my-study", "global-rounds=2 report.plots=false"
@@ -151,38 +152,41 @@ def test_a_new_project_runs_and_shows_what_is_changed_in_it(site, tmp_path, monk
         run(site / "bin/espalier", "pyproject.toml", *short.split(), f"output-dir={tmp_path / name}")
         return weights(tmp_path / name)
 
-    def flwr_run(name: str, config: str, *options: str) -> dict[str, torch.Tensor]:
-        config = f'{config} output-dir="{tmp_path / name}"'
-        finished = flwr_run_on(superlink(str(site)), project, "--run-config", config, *options)
-        assert finished.returncode == 0, finished.stdout + finished.stderr
-        return weights(tmp_path / name)
-
     def weights(folder: Path) -> dict[str, torch.Tensor]:
         (maker,) = json.loads(Path(folder, "made-by.json").read_text(encoding="utf-8"))
         assert maker["commit"] == ""  # it is the wheel's code
         return torch.load(Path(folder, "model.pt"), weights_only=True)
 
     run(site / "bin/espalier", "new", "my-study", cwd=tmp_path)
-    first = espalier_run("first")
-    torch.testing.assert_close(flwr_run("flwr", short), first, rtol=0, atol=0)
-    of_flower = f'engine="flower" num-clients=4 {short}'
-    federation = "num-supernodes=4 client-resources-num-cpus=1 init-args-num-cpus=2"
-    on_nodes = flwr_run("on-nodes", of_flower, "--federation-config", federation)
-    assert on_nodes["head.weight"].shape == (2, 16)
+    with local_superlink() as environment:
 
-    for name, old, new in (
-        ("algorithm", "PULL = 0.1", "PULL = 10.0"),
-        ("strategy", "POWER = 0.5", "POWER = 0.0"),
-        ("task", "hidden: int = 16", "hidden: int = 8"),
-    ):
-        file = project / f"my_study/{name}.py"
-        text = file.read_text(encoding="utf-8")
-        assert text.count(old) == 1
-        file.write_text(text.replace(old, new), encoding="utf-8")
-        changed = espalier_run(name)
-        assert not torch.equal(changed["head.bias"], first["head.bias"]), name
-        file.write_text(text, encoding="utf-8")
-    assert changed["head.weight"].shape == (2, 8)
+        def flwr_run(name: str, config: str, *options: str) -> dict[str, torch.Tensor]:
+            config = f'{config} output-dir="{tmp_path / name}"'
+            finished = flwr_run_on(environment, project, "--run-config", config, *options)
+            assert finished.returncode == 0, finished.stdout + finished.stderr
+            return weights(tmp_path / name)
+
+        before = espalier_run("first")
+        torch.testing.assert_close(flwr_run("flwr", short), before, rtol=0, atol=0)
+        of_flower = f'engine="flower" num-clients=4 {short}'
+        federation = "num-supernodes=4 client-resources-num-cpus=1 init-args-num-cpus=2"
+        on_nodes = flwr_run("on-nodes", of_flower, "--federation-config", federation)
+        assert on_nodes["head.weight"].shape == (2, 16)
+
+        for name, old, new in (
+            ("algorithm", "PULL = 0.1", "PULL = 10.0"),
+            ("strategy", "POWER = 0.5", "POWER = 0.0"),
+            ("task", "hidden: int = 16", "hidden: int = 8"),
+        ):
+            file = project / f"my_study/{name}.py"
+            text = file.read_text(encoding="utf-8")
+            assert text.count(old) == 1
+            file.write_text(text.replace(old, new), encoding="utf-8")
+            changed = espalier_run(name)
+            assert not torch.equal(changed["head.bias"], before["head.bias"]), name
+            before = changed
+        assert changed["head.weight"].shape == (2, 8)
+        torch.testing.assert_close(flwr_run("changed", short), changed, rtol=0, atol=0)
 
 
 @pytest.mark.slow

@@ -75,7 +75,7 @@ def _lines(section: Section, word: str, is_meant: Any) -> list[str]:
     values, fields, lines = section.as_dict(), type(section).model_fields, list[str]()
     meanings = section.meanings()
     for field, key in section.keys().items():
-        text = re.sub(r"\s\(\[[^]]*\]\([^)]*\)\)", "", meanings[field])  # links by themselves
+        text = re.sub(r"\s\(\[[^]]*\]\([^)]*\)\)", "", meanings.get(field, ""))  # links by themselves
         meaning = " ".join(re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", text).replace("`", "").split())
         allowed = choices(fields[field].annotation)
         if is_meant(word, key, section.name or "run", f"{meaning} {' '.join(allowed)}"):

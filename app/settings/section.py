@@ -2,7 +2,7 @@
 
 import ast
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 from functools import cache
@@ -118,8 +118,9 @@ class Section(BaseModel):
 
     @classmethod
     def meanings(cls) -> Mapping[str, str]:
-        """Return what is said of every field: its docstring, read from the source since that takes long at a start."""
-        return {field: said for kind in reversed(cls.__mro__) if is_section(kind) for field, said in _said_in(kind)}
+        """Return what is said of the fields: their docstrings. Not all starts need them, so the source is read here."""
+        kinds = [kind for kind in reversed(cls.__mro__) if is_section(kind)]
+        return {field: said for kind in kinds for field, said in _said_in(kind).items()}
 
     def given(self, tag: Tag) -> list[tuple[str, Any]]:
         """Return the key and the value of those settings with a tag that are not empty, or 0."""
@@ -137,13 +138,20 @@ def is_section(kind: Any) -> bool:
     return isinstance(kind, type) and issubclass(kind, Section)
 
 
-def _said_in(kind: type[Section]) -> Iterator[tuple[str, str]]:
-    (body,) = ast.parse(dedent(inspect.getsource(kind))).body
+@cache
+def _said_in(kind: type[Section]) -> Mapping[str, str]:
+    """Return the docstrings of the fields of one class; none where its source is not installed."""
+    try:
+        (body,) = ast.parse(dedent(inspect.getsource(kind))).body
+    except OSError:
+        return {}
     assert isinstance(body, ast.ClassDef)
+    found = {}
     for field, text in pairwise(body.body):
         match field, text:
             case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(said))):
-                yield name, inspect.cleandoc(said)
+                found[name] = inspect.cleandoc(said)
+    return found
 
 
 @cache

@@ -38,7 +38,7 @@ def app_folder() -> Path:
 def superlink(python_path: str) -> dict[str, str]:
     """Return the environment of a SuperLink for simulations, which stays until all tests are over.
 
-    Its runs find modules where it does: by the ``PYTHONPATH`` that it has been started with.
+    Its runs have the environment that it has been started with, of which tests change ``PYTHONPATH`` alone.
     """
     made = local_superlink()
     environment = made.__enter__()

@@ -1,7 +1,9 @@
 """``--help`` says every key with its default and what it means, by section."""
 
 import os
+import py_compile
 import sys
+from importlib import import_module
 
 import pytest
 
@@ -107,3 +109,15 @@ def test_somebody_may_read_the_first_line_only(monkeypatch, capsys):
         assert main(["--help"]) == 0
     monkeypatch.undo()
     assert capsys.readouterr() == ("", "")
+
+
+def test_where_only_compiled_files_are_installed_nothing_is_said_of_settings(tmp_path, monkeypatch):
+    source = tmp_path / "own_settings.py"
+    imports = "from espalier.app.settings.section import Section"
+    source.write_text(f"{imports}\nclass Own(Section):\n    rate: float = 0.1\n    '''A rate.'''\n")
+    py_compile.compile(str(source), cfile=str(tmp_path / "compiled/own_settings.pyc"))
+    for folder, meanings in ((tmp_path, {"rate": "A rate."}), (tmp_path / "compiled", {})):
+        with monkeypatch.context() as patch:
+            patch.syspath_prepend(folder)
+            patch.delitem(sys.modules, "own_settings", raising=False)
+            assert import_module("own_settings").Own.meanings() == meanings
