@@ -90,9 +90,9 @@ def test_the_page_shows_what_is_recorded(capsys):
     lead_of_20 = {
         seed: max(line.accuracy for line in runs["SCAFFOLD, their split", seed][:LEAST])
         - max(line.accuracy for line in runs["FedAvg, their split", seed][:LEAST])
-        for seed in (0, 1)
+        for seed in (0, 1, 2)
     }
-    assert lead_of_20 == pytest.approx({0: 0.0495, 1: 0.0359})
+    assert lead_of_20 == pytest.approx({0: 0.0495, 1: 0.0359, 2: 0.0341})
     published = {name: round(accuracy - PUBLISHED["FedAvg"], 3) for name, accuracy in PUBLISHED.items()}
     assert published == {"FedAvg": 0.0, "SCAFFOLD": 0.056, "FedNova": 0.014, "FedProx": 0.032}
     assert of_20["SCAFFOLD, IID"] - of_20["FedAvg, IID"] == pytest.approx(0.0104)
