@@ -141,7 +141,8 @@ def test_streams_that_break_or_freeze_or_lie_or_have_no_ticket(tmp_path, monkeyp
         run_id = start(made.environment, results, settings | {"stream.port": port})
         # Killed once its stream is counted: the connection is there before. The third stream must be that of round 3.
         wait_for(lambda: streams_opened(made, 0) == "1", PATIENCE_SECONDS, "stream of client 0")
-        kill(client_app(made.supernodes[0], port))
+        # Asked again where a file of its was closed while it was looked at.
+        kill(wait_for(lambda: client_app(made.supernodes[0], port), PATIENCE_SECONDS, "process of client 0"))
         wait_for(lambda: rounds(results) >= 1, PATIENCE_SECONDS, "first round")
         frozen = wait_for(lambda: client_app(made.supernodes[1], port), PATIENCE_SECONDS, "stream of client 1")
         os.kill(frozen, signal.SIGSTOP)
