@@ -118,7 +118,10 @@ class Section(BaseModel):
 
     @classmethod
     def meanings(cls) -> Mapping[str, str]:
-        """Return what is said of the fields: their docstrings. Not all starts need them, so the source is read here."""
+        """Return what is said of the fields: their docstrings.
+
+        The source is read here and not by pydantic's `use_attribute_docstrings`, which would read it at every start.
+        """
         kinds = [kind for kind in reversed(cls.__mro__) if is_section(kind)]
         return {field: said for kind in kinds for field, said in _said_in(kind).items()}
 
