@@ -123,6 +123,9 @@ class Algorithm:
         What edges of whole models send beside the model is the same for all of their clients.
     client : ClientHalf (default: FedAvg's client)
         What its clients do: how their steps are corrected, what they keep, what never leaves them, how they answer.
+    passes : Callable[[Section | None], int] (default: 1)
+        How often a client trains on each mini-batch of a local round, by the algorithm's own settings: plans count the
+        cycles of all. Cut models have one.
     trains_clients : bool (default: True)
         Clients train; else the server does, or nobody.
     has_model : bool (default: True)
@@ -156,6 +159,7 @@ class Algorithm:
     takes_means: bool = True
     sends_alike: bool = True
     client: ClientHalf = PLAIN
+    passes: Callable[[Section | None], int] = lambda own: 1
     trains_clients: bool = True
     has_model: bool = True
     section: type[Section] | None = None

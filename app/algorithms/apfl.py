@@ -83,5 +83,6 @@ APFL = Algorithm(
     tiers="one or two",
     strategy_key="edge-strategy",
     client=APFL_CLIENT,
+    passes=lambda own: 2,
     section=ApflSettings,
 )

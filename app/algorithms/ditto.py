@@ -28,4 +28,5 @@ DITTO = Algorithm(
     tiers="one or two",
     strategy_key="edge-strategy",
     client=ClientHalf(rule=ditto_round, personal=own_model, pulls=True),
+    passes=lambda own: 2,
 )

@@ -62,6 +62,12 @@ class Towards(SentNumbers):
 PFEDME_CLIENT = ClientHalf(rule=pfedme_round, personal=own_model, pulls=True)
 
 
+def steps_of(own: Section | None) -> int:
+    """Return `pfedme.steps`."""
+    assert isinstance(own, PFedMeSettings)
+    return own.steps
+
+
 def pfedme_edge(site: Site) -> AlgorithmEdge:
     """Return ``edge-strategy`` by part of the way; UserError if clients' models would go beyond their own."""
     own = site.own
@@ -78,5 +84,6 @@ PFEDME = Algorithm(
     tiers="one or two",
     strategy_key="edge-strategy",
     client=PFEDME_CLIENT,
+    passes=steps_of,
     section=PFedMeSettings,
 )

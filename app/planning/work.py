@@ -33,7 +33,8 @@ class Work:
     Parameters
     ----------
     share : np.ndarray
-        Shape (K,): the part of the model's arithmetic that the client does.
+        Shape (K,): the part of the model's arithmetic that the client does; above 1 where it trains several times on a
+        mini-batch.
     once_bits : np.ndarray
         Shape (K,): what goes up in every edge round: the client's part of the model, as far as it trains.
     example_bits : np.ndarray
@@ -62,11 +63,14 @@ def num_told(model: nn.Module) -> int:
     return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
 
 
-def whole_model_work(model: nn.Module, half: ClientHalf = PLAIN) -> Work:
-    """Return the work of a client that trains the whole model, as `half` does: weights may stay, or have company."""
+def whole_model_work(model: nn.Module, half: ClientHalf = PLAIN, passes: int = 1) -> Work:
+    """Return the work of a client that trains the whole model, as `half` does: weights may stay, or have company.
+
+    It trains on each mini-batch so many times as there are `passes`.
+    """
     count = num_values(model, half.stays(model)) + half.tells_weights * num_told(model)
     bits = np.array([BITS_PER_VALUE * float(max(count, 1))])  # what sends no weights sends something: costs are above 0
-    return Work(np.ones(1), bits, np.zeros(1), bits)
+    return Work(np.full(1, float(passes)), bits, np.zeros(1), bits)
 
 
 def split_work(

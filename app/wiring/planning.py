@@ -14,6 +14,7 @@ from espalier.app.planning.limits import check_cell_size, check_deadline
 from espalier.app.planning.solving import own_solver
 from espalier.app.planning.work import Work, split_work, whole_model_work
 from espalier.app.planning.world import PlannedWorld
+from espalier.app.settings.section import Section
 from espalier.app.settings.sections import Split, StreamSettings
 from espalier.app.settings.transports import TRANSPORTS
 from espalier.app.tasks.task import Task
@@ -47,7 +48,7 @@ def planned_world(
         topology=topology,
         cell_of=cells_of_clients(topology, clients_by_node(profiles), config.cells // config.edges),
         profiles=profiles,
-        work=work_of(config.algorithm, config.split, config.stream, task, model),
+        work=work_of(config.algorithm, config.of_algorithm, config.split, config.stream, task, model),
         task=task,
         train=config.train,
         clock=time.monotonic if config.on_devices and config.here.reaches_clients else None,
@@ -63,10 +64,12 @@ def planned_world(
     return world
 
 
-def work_of(algorithm: Algorithm, split: Split, stream: StreamSettings, task: Task, model: nn.Module) -> Work:
+def work_of(
+    algorithm: Algorithm, own: Section | None, split: Split, stream: StreamSettings, task: Task, model: nn.Module
+) -> Work:
     """Return what a client's part of the training takes, for each cut that a plan may choose from."""
     cuts = sorted(set(cuts_of(algorithm, split, model)))
     if not cuts:
-        return whole_model_work(model, algorithm.client)
+        return whole_model_work(model, algorithm.client, algorithm.passes(own))
     payload, frozen = TRANSPORTS[split.transport].payload(stream), frozen_weights(algorithm, model)
     return split_work(as_blocks(model), task.example_input(), cuts, payload, frozen, algorithm.client)

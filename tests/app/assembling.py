@@ -103,7 +103,7 @@ def make_world(
         topology=topology,
         cell_of=cells_of_clients(topology, client_of, config.cells if config.is_flat else 1),
         profiles=profiles,
-        work=work_of(config.algorithm, config.split, config.stream, task, task.new_model()),
+        work=work_of(config.algorithm, config.of_algorithm, config.split, config.stream, task, task.new_model()),
         task=task,
         train=config.train,
         clock=clock,

@@ -123,6 +123,16 @@ def test_plans_count_what_clients_of_whole_models_send(algorithm, values):
     np.testing.assert_array_equal([work.once_bits, work.once_down_bits], 33 * values)
 
 
+def test_a_plan_has_the_cycles_of_all_that_a_client_trains():
+    (plain, *others) = (
+        world_of(config_of(algorithm=name, **settings, selection="resource-aware", num_clients=6, num_edges=2))
+        for name, settings in (("h-fedavg", {}), ("ditto", {}), ("apfl", {}), ("pfedme", {"pfedme.steps": 7}))
+    )
+    cycles = plain.problem(1, np.arange(6), None, 0).cycles_per_local_round
+    for world, passes in zip(others, (2, 2, 7), strict=True):
+        np.testing.assert_array_equal(world.problem(1, np.arange(6), None, 0).cycles_per_local_round, passes * cycles)
+
+
 def test_plans_count_the_control_variates_of_clients_blocks():
     model = nn.Sequential(nn.Conv2d(1, 2, 3, padding=1), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(32, 3))
     work = split_work(model, (1, 4, 4), [2], half=algorithm_named("hsfl-scaffold").client)

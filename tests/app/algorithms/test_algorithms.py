@@ -8,6 +8,7 @@ from espalier.app.algorithms.split_edges import split_options
 from espalier.app.config.parse import parse_config
 from espalier.app.tasks.common import local_training
 from espalier.app.wiring.task_of_run import build_task
+from espalier.clients.shared.local_round import Begun, Learned
 from tests.app.assembling import config_of, engine_of, federation_of, site_of
 
 CLIENTS = {"learning-rate": 0.2, "train.momentum": 0.5, "train.weight-decay": 0.01}
@@ -65,3 +66,26 @@ def test_centralised_makes_the_passes_of_all_clients(dataset, factor):
     keys = {"algorithm": "centralised", "dataset": dataset, "num-clients": 6, "edge-rounds": 2, "batches-per-epoch": 0}
     training = build_task(parse_config(keys | {"local-epochs": 3})).centralised_task().training
     assert (training.batches_per_epoch, training.local_epochs) == (0, 3 * factor)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [name for name, one in ALGORITHMS.items() if one.trains_clients and not one.splits and not one.ranks_requests],
+)
+def test_an_algorithm_says_how_often_its_clients_train_on_a_mini_batch(name):
+    """FedRep's epochs of the head are none of a local round, so they are not among them."""
+    config = config_of(algorithm=name, **({"pfedme.steps": 3} if name == "pfedme" else {}))
+    algorithm, weights, seen = config.algorithm, {"weight": torch.ones(2)}, 0
+    own = config.of_algorithm.as_dict() if config.of_algorithm else {}
+    numbers = {key: torch.tensor(float(value)) for key, value in own.items() if isinstance(value, int | float)}
+    sent = {**numbers, **{key.replace(".", "-"): value for key, value in numbers.items()}}  # FedDyn's has a hyphen
+    conversation = algorithm.client.rule(Begun(weights, weights, {**weights, **sent}, num_batches=4))
+    try:
+        due = next(conversation)
+        while True:
+            seen += (due.epochs is None) * (4 if due.batches is None else len(due.batches))
+            due = conversation.send(Learned(weights, path=0.1, steps=4))
+    except StopIteration:
+        pass
+    assert seen == 4 * algorithm.passes(config.of_algorithm)
+    assert algorithm.passes(config.of_algorithm) == {"ditto": 2, "apfl": 2, "pfedme": 3}.get(name, 1)
