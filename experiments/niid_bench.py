@@ -14,6 +14,7 @@ from torch import nn
 
 from espalier.app.comparison.runs import FinishedRun
 from espalier.app.ground.errors import UserError
+from experiments.balanced_dirichlet import balanced_dirichlet
 from experiments.recorded_rounds import RoundLine, Rows, by_run, mean_of, rounds_with
 from experiments.records import run_script
 
@@ -25,7 +26,7 @@ PUBLISHED = {"FedAvg": 0.6247, "SCAFFOLD": 0.6808, "FedProx": 0.6563, "FedNova":
 PUBLISHED_IID = {"FedAvg": 0.7132, "SCAFFOLD": 0.7166, "FedProx": 0.7126, "FedNova": 0.7069}
 LEAST, ALL = 20, 50  # rounds of a recorded run
 SHOWN = (5, 10, LEAST, ALL)
-PUBLISHED_SEED, ALPHA, LEAST_EXAMPLES = 42, 0.5, 10  # of the one split of its clients' images
+PUBLISHED_SEED, ALPHA = 42, 0.5  # of the one split of its clients' images
 
 
 def cnn(num_classes: int, input_shape: tuple[int, int, int]) -> nn.Module:
@@ -53,8 +54,6 @@ def cnn(num_classes: int, input_shape: tuple[int, int, int]) -> nn.Module:
 def published_split(labels: np.ndarray, num_clients: int) -> list[np.ndarray]:
     """Share images out as niid_bench does, whose split has a seed of its own: as many of each class for each client.
 
-    A class is divided by shares from Dir(0.5), among those clients alone that have less than an equal part of all.
-
     Parameters
     ----------
     labels : np.ndarray
@@ -62,16 +61,7 @@ def published_split(labels: np.ndarray, num_clients: int) -> list[np.ndarray]:
     num_clients : int
         The number of clients.
     """
-    rng, parts = np.random.default_rng(PUBLISHED_SEED), [np.empty(0, int)] * num_clients
-    while min(map(len, parts)) < LEAST_EXAMPLES:
-        parts = [np.empty(0, int)] * num_clients
-        for label in np.unique(labels):
-            shuffled = rng.permutation(np.flatnonzero(labels == label))
-            wanting = np.array([len(part) < len(labels) / num_clients for part in parts])
-            shares = rng.dirichlet(np.full(num_clients, ALPHA)) * wanting
-            ends = (np.cumsum(shares / shares.sum()) * len(shuffled)).astype(int)
-            parts = [np.append(*pair) for pair in zip(parts, np.split(shuffled, ends[:-1]), strict=True)]
-    return parts
+    return balanced_dirichlet(np.random.default_rng(PUBLISHED_SEED), labels, num_clients, ALPHA)
 
 
 def print_table(lines: Sequence[RoundLine]) -> None:
