@@ -55,6 +55,14 @@ def has_dropout(module: nn.Module) -> bool:
     return any(type(part) in _DROPOUT for part in module.modules())
 
 
+def without_dropout(module: nn.Module) -> nn.Module:
+    """Return the module, whose layers that draw in training mode alone let all through and draw nothing any more."""
+    for part in module.modules():
+        if type(part) in _DROPOUT:
+            part.p = 0.0  # type: ignore[assignment]
+    return module
+
+
 def _is_known(part: nn.Module) -> bool:
     """Return whether a module, but for those in it, is known to draw nothing."""
     kind = type(part)

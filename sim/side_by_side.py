@@ -72,6 +72,8 @@ class Threads:
     ----------
     count : int
         Threads, at least 1; whoever asks for the calls is one of them.
+    begin : Callable[[], object] (default: nothing)
+        What each of the other threads does first.
 
     Notes
     -----
@@ -79,10 +81,11 @@ class Threads:
     them all: each is interrupted where it is, and waited for.
     """
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, begin: Callable[[], object] = lambda: None) -> None:
         if count < 1:
             raise ValueError(f"count is {count}: it must be 1 or more")
         self.count = count
+        self._begin = begin
 
     def __call__(self, kind: str, calls: Sequence[Callable[[], Result]]) -> list[Result]:
         """Make all calls; they begin in their order, in as many threads as there are."""
@@ -93,7 +96,7 @@ class Threads:
     def timed(self, calls: Sequence[Callable[[], Result]]) -> tuple[list[Result], Took]:
         """Make all calls, and say what they took."""
         work = _Work(calls)
-        others = [_Worker(work, place) for place in range(1, min(self.count, len(calls)))]
+        others = [_Worker(work, place, self._begin) for place in range(1, min(self.count, len(calls)))]
         started = time.perf_counter()
         try:
             for other in others:
@@ -129,10 +132,13 @@ class FittingThreads:
     ----------
     most : int
         The most threads.
+    begin : Callable[[], object] (default: nothing)
+        What each of the other threads does first.
     """
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, begin: Callable[[], object] = lambda: None) -> None:
         self._most = most
+        self._begin = begin
         self._said = False
         self._took: dict[str, Took] = {}
         self._decided: dict[str, Threads] = {}
@@ -141,7 +147,7 @@ class FittingThreads:
         """Make all calls."""
         if kind in self._decided:
             return self._decided[kind](kind, calls)
-        threads = Threads(self._most)
+        threads = Threads(self._most, self._begin)
         if self._most == 1 or len(calls) < 2:
             return one_by_one(kind, calls)
         results, took = threads.timed(calls)
@@ -154,7 +160,7 @@ class FittingThreads:
             if count < self._most and not self._said:
                 logger.info("%s runs in %d of %d threads: others would only wait for them", kind, count, self._most)
                 self._said = True
-            self._decided[kind] = Threads(count)
+            self._decided[kind] = Threads(count, self._begin)
         return results
 
 
@@ -204,9 +210,9 @@ class _Worker(threading.Thread):
     Whoever waits for it waits for `over`: an interrupt of `join` makes Python 3.11 and 3.12 take a thread for dead.
     """
 
-    def __init__(self, work: _Work[Any], place: int) -> None:
+    def __init__(self, work: _Work[Any], place: int, begin: Callable[[], object]) -> None:
         super().__init__(name=f"espalier-{place}", daemon=True)
-        self._work, self._place = work, place
+        self._work, self._place, self._begin = work, place, begin
         self._lock = threading.Lock()
         self.works = False
         self.over = threading.Event()
@@ -216,6 +222,7 @@ class _Worker(threading.Thread):
         try:
             self.works = True
             try:
+                self._begin()
                 self._work.go_on()
             finally:
                 with self._lock:  # from here on nobody interrupts

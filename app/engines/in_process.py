@@ -5,6 +5,8 @@ from contextlib import AbstractContextManager, nullcontext
 from logging import getLogger
 from typing import Any, TypeVar
 
+import torch
+
 from espalier.app.engines.opening import Opening
 from espalier.app.wiring.clients import client_half, looked_up_once, why_in_turn
 from espalier.clients.client_app import make_client_app
@@ -33,7 +35,10 @@ def threads_for(workers: int, cores: int, torch_threads: int, run_config: Mappin
     most = workers or max(cores // torch_threads, 1)
     if most == 1:
         return one_by_one
-    return _WhereAllowed(Threads(most) if workers else FittingThreads(most), lambda: why_in_turn(run_config))
+    # PyTorch's number of threads holds in a new thread when it has been asked for there: until then oneDNN takes all
+    # cores, and other bits come out.
+    kind = Threads if workers else FittingThreads
+    return _WhereAllowed(kind(most, torch.get_num_threads), lambda: why_in_turn(run_config))
 
 
 class _WhereAllowed:

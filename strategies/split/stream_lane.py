@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from threading import Condition, Thread
 
+import torch
 from flwr.app import Message
 
 from espalier.clients.messages.frames import Format
@@ -140,6 +141,7 @@ class StreamLane:
             self._changed.notify_all()
 
     def _run(self) -> None:
+        torch.get_num_threads()  # holds in this thread when it was asked for: until then oneDNN takes all cores
         try:
             if self._all_opened():
                 self._frames.run()

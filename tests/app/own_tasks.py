@@ -2,10 +2,12 @@
 
 import os
 import signal
+import time
 import traceback
 from collections import OrderedDict
 from contextlib import suppress
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -13,6 +15,7 @@ from torch import nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
 from espalier.app.tasks import Examples, OwnTask, Pool
+from espalier.sim.side_by_side import place_here
 
 
 class Points(OwnTask):
@@ -686,10 +689,30 @@ class SideBySide(Points):
         return tuple(part * 2 for part in inputs)
 
 
+class Placed(SideBySide):
+    """Tells which thread of those side by side prepares what, for gradients or without."""
+
+    seen: ClassVar[set[tuple[bool, int]]] = set()
+
+    def prepare(self, inputs):
+        time.sleep(0.005)
+        self.seen.add((torch.is_grad_enabled(), place_here()))
+        return super().prepare(inputs)
+
+
 class FalselySideBySide(Noisy):
     """Says so, too, and draws."""
 
     side_by_side = True
+
+
+class FalselyBesideDropout(FalselySideBySide):
+    """Says so, too, and draws beside a model with dropout, which may."""
+
+    def model(self):
+        model = super().model()
+        model.body = nn.Sequential(nn.Dropout(0.2), model.body)
+        return model
 
 
 class InTurn(SideBySide):

@@ -17,6 +17,7 @@ from espalier.app.engines.in_process import threads_for
 from espalier.app.wiring.clients import looked_up_once
 from espalier.sim.side_by_side import Threads, place_here
 from tests.app.assembling import config_of
+from tests.app.own_tasks import Placed
 from tests.app.runs import lines, run_app, same_weights
 
 SMALL = {"num-clients": 4, "edge-rounds": 1, "local-epochs": 1, "batches-per-epoch": 2, "batch-size": 8}
@@ -70,6 +71,9 @@ def test_any_number_of_workers_gives_the_same_bits(name, tmp_path):
         {"algorithm": "rawhfl", "dataset": "video-caching"},
         {"algorithm": "h-fedavg", "model": "tests.app.own_models:with_dropout"},
         {"algorithm": "hsfl", "model": "tests.app.own_models:with_dropout"},
+        # Where a message has a client step back, that is the first operation of its thread.
+        {"algorithm": "sfl-v2", "model": "tests.app.own_models:with_dropout"},
+        {"algorithm": "hsfl", "model": "tests.app.own_models:with_dropout", "split.execution": "messages"},
         {"algorithm": "h-fedavg", "model": "tests.app.own_models:with_noise"},
         {"algorithm": "h-fedavg", "task": "tests.app.own_tasks:Noisy"},
         {"algorithm": "hsfl", "task": "tests.app.own_tasks:Noisy"},
@@ -144,10 +148,18 @@ def context_of_client(config, client):
     return Context(0, client, {"partition-id": client, "num-partitions": 2}, RecordDict(), config.as_dict())
 
 
-def test_a_task_that_draws_can_not_say_that_it_does_not(capsys):
-    assert main(["task=tests.app.own_tasks:FalselySideBySide"]) == 2
+@pytest.mark.parametrize("name", ["FalselySideBySide", "FalselyBesideDropout"])
+def test_a_task_that_draws_can_not_say_that_it_does_not(name, capsys):
+    assert main([f"task=tests.app.own_tasks:{name}"]) == 2
     allowed = "one that draws nothing from PyTorch's generator, for its side_by_side = True"
-    assert capsys.readouterr().err == f"error: task = 'tests.app.own_tasks:FalselySideBySide': allowed is {allowed}\n"
+    assert capsys.readouterr().err == f"error: task = 'tests.app.own_tasks:{name}': allowed is {allowed}\n"
+
+
+@pytest.mark.parametrize("settings", [{}, {"algorithm": "phsfl"}, {"algorithm": "sfl-v2"}], ids=str)
+def test_the_clients_of_a_run_train_and_evaluate_in_threads(settings, tmp_path):
+    Placed.seen.clear()
+    run_app(tmp_path / "run", **SMALL, **settings, task="tests.app.own_tasks:Placed", workers=2)
+    assert {(True, 0), (True, 1), (False, 0), (False, 1)} == Placed.seen
 
 
 @pytest.mark.parametrize(

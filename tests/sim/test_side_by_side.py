@@ -37,6 +37,19 @@ def test_as_many_calls_run_at_a_time_as_there_are_threads_each_in_a_place_of_its
     assert place_here() == 0
 
 
+@pytest.mark.parametrize("kind", [Threads, FittingThreads])
+def test_every_other_thread_first_does_what_it_is_to_begin_with(kind):
+    begun, everybody = [], threading.Barrier(3, timeout=10)
+
+    def call():
+        everybody.wait()
+        return threading.get_ident()
+
+    runs = kind(3, lambda: begun.append(threading.get_ident()))
+    idents = runs("kind", [call] * 3)
+    assert sorted(begun) == sorted(set(idents) - {threading.get_ident()})
+
+
 def test_no_threads_are_no_number_of_threads():
     with pytest.raises(ValueError, match=r"count is 0: it must be 1 or more"):
         Threads(0)
