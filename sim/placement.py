@@ -1,11 +1,14 @@
 """Which worker does which piece of work, so that all are done early."""
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
-from typing import TypeVar
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
+from typing import Generic, TypeVar
 
 Piece = TypeVar("Piece", bound=Hashable)
+Worker = TypeVar("Worker", bound=Hashable)
 # Who is that near the bound is left so: of many small pieces, the first try is.
 CLOSE_ENOUGH = 1.01
+# Pieces move where the busiest worker then has so much less to do: what they keep in memory is made again.
+WORTH_MOVING = 0.95
 
 
 def shared_out(work: Mapping[Piece, float], loads: Sequence[float]) -> dict[Piece, int]:
@@ -43,6 +46,67 @@ def busiest(work: Mapping[Piece, float], at: Mapping[Piece, Hashable]) -> float:
     for piece, worker in at.items():
         totals[worker] = totals.get(worker, 0.0) + work[piece]
     return max(totals.values(), default=0.0)
+
+
+class Places(Generic[Piece, Worker]):
+    """At which worker each piece of work is done, evened out by the times that pieces took.
+
+    Parameters
+    ----------
+    sizes : Mapping[Piece, float]
+        How long each piece takes beside the others, before it is known.
+    groups : Mapping[Piece, Hashable]
+        Pieces of one group are at one worker.
+    workers : Sequence[Worker]
+        The workers.
+    """
+
+    def __init__(
+        self, sizes: Mapping[Piece, float], groups: Mapping[Piece, Hashable], workers: Sequence[Worker]
+    ) -> None:
+        self._sizes, self._groups = dict(sizes), groups
+        # Seconds by kind of work, since what evaluations take says nothing of training: of all, and those since then.
+        self._known: dict[str, dict[Piece, float]] = {}
+        self._took: dict[str, dict[Piece, float]] = {}
+        self.at: dict[Piece, Worker] = {}
+        self.at = self._spread(list(sizes), workers)
+
+    def add(self, kind: str, piece: Piece, seconds: float) -> None:
+        """Take note of what a piece took."""
+        took = self._took.setdefault(kind, {})
+        took[piece] = took.get(piece, 0.0) + seconds
+
+    def even_out(self, kind: str, workers: Sequence[Worker]) -> None:
+        """Share pieces out by what work of a kind took last, if that is worth it; who took none keeps its share.
+
+        They stay where they are for work of which all together took less than another kind: pieces that went to and fro
+        would have to be in the memory of two workers.
+        """
+        if took := self._took.pop(kind, None):
+            sizes = self._known.get(kind, self._sizes)
+            seconds_per_size = sum(took.values()) / sum(sizes[piece] for piece in took)
+            self._known[kind] = {piece: size * seconds_per_size for piece, size in sizes.items()} | took
+        if kind != max(self._known, key=lambda known: sum(self._known[known].values()), default=None):
+            return
+        self._sizes = self._known[kind]
+        at = self._spread(list(self.at), workers)
+        if busiest(self._sizes, at) < WORTH_MOVING * busiest(self._sizes, self.at):
+            self.at = at
+
+    def leave(self, gone: Collection[Worker], workers: Sequence[Worker]) -> None:
+        """Share out what is at workers that are gone among others, beside what they have."""
+        self.at |= self._spread([piece for piece, worker in self.at.items() if worker in gone], workers)
+
+    def _spread(self, pieces: Sequence[Piece], workers: Sequence[Worker]) -> dict[Piece, Worker]:
+        sizes: dict[Hashable, float] = {}
+        for piece in pieces:
+            sizes[self._groups[piece]] = sizes.get(self._groups[piece], 0.0) + self._sizes[piece]
+        loads = dict.fromkeys(workers, 0.0)
+        for piece in self.at.keys() - set(pieces):
+            if (worker := self.at[piece]) in loads:
+                loads[worker] += self._sizes[piece]
+        at = shared_out(sizes, list(loads.values()))
+        return {piece: workers[at[self._groups[piece]]] for piece in pieces}
 
 
 def _even_out(work: Mapping[Piece, float], at: dict[Piece, int], totals: list[float]) -> bool:

@@ -19,7 +19,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from .answering import AnyClientApp, answer, context_of
 from .flower_private import ensure_run_id, unavailable
-from .placement import busiest, shared_out
+from .placement import Places
 from .simulated_grid import GridLost, OnWaited, SimulatedGrid
 
 logger = logging.getLogger("espalier")
@@ -29,8 +29,6 @@ MOST_DEATHS = 2
 # Larger arrays travel beside what is pickled, and are copied once less.
 OUT_OF_BAND_BYTES = 16_384
 DEATHS = (RayActorError, ObjectLostError, OutOfMemoryError)
-# Nodes move where the busiest worker then has so much less to do: what they keep in memory is made again.
-WORTH_MOVING = 0.95
 
 
 @dataclass(frozen=True)
@@ -139,7 +137,8 @@ class RayGrid(SimulatedGrid):
     groups : Sequence[int], optional (default: None)
         Nodes of one group are at the same worker; a number for each, in partition order. None: each is by itself.
     moves : bool (default: False)
-        Nodes are shared out anew by the time that their messages took, when more are pushed and none is open.
+        Nodes are shared out anew by the time that their messages took, when more of the type that takes longest are
+        pushed and none is open.
 
     Attributes
     ----------
@@ -168,7 +167,7 @@ class RayGrid(SimulatedGrid):
       could be to blame, since replies of a process that dies may be lost. A message with which two workers have died is
       answered by an error reply, and its node is disconnected: it would take down one after the other. When a whole
       machine goes, that is no message's fault.
-    - Groups are shared out by `espalier.sim.placement.shared_out`.
+    - Groups are shared out by `espalier.sim.placement.Places`.
     - What workers log to the logger ``espalier``, from INFO on, is logged here, when the replies come.
 
     Which worker a node is at, and how many there are, makes no difference to any reply.
@@ -189,10 +188,7 @@ class RayGrid(SimulatedGrid):
         on_waited: OnWaited | None = None,
     ) -> None:
         super().__init__(num_nodes, run_config=run_config, node_configs=node_configs, seed=seed, on_waited=on_waited)
-        self._sizes = dict(zip(self._nodes, sizes or [1.0] * num_nodes, strict=True))
-        self._groups = dict(zip(self._nodes, groups or range(num_nodes), strict=True))
         self._moves = moves
-        self._took: dict[int, float] = {}  # seconds of each node's messages since nodes were last shared out
         self._tasks: dict[str, _Task] = {}
         self._replies: dict[str, Message] = {}
         self._knows: dict[int, _Worker] = {}  # which worker has a node's state, as the node has it
@@ -201,8 +197,11 @@ class RayGrid(SimulatedGrid):
             for i, (actor, about) in enumerate(zip(workers.actors, workers.abouts, strict=True))
         ]
         all_of([w.actor.open.remote(str(self._grid_id), make_app, self._run_config) for w in self._workers])
-        self._at: dict[int, _Worker] = {}
-        self._at = self._spread(list(self._nodes), self._workers)
+        self._places = Places(
+            dict(zip(self._nodes, sizes or [1.0] * num_nodes, strict=True)),
+            dict(zip(self._nodes, groups or range(num_nodes), strict=True)),
+            self._workers,
+        )
 
     @property
     def workers(self) -> list[dict[str, Any]]:
@@ -211,7 +210,7 @@ class RayGrid(SimulatedGrid):
 
     def worker_of(self, node_id: int) -> dict[str, Any]:
         """Return what a node's worker says of itself."""
-        return dict(self._at[node_id].about)
+        return dict(self._places.at[node_id].about)
 
     def load_state_dict(self, state: Mapping[str, bytes]) -> None:
         """Give all nodes the states that `state_dict` returned; see `SimulatedGrid.load_state_dict`."""
@@ -260,8 +259,9 @@ class RayGrid(SimulatedGrid):
         return [replies[message_id] for message_id in waiting]
 
     def _take(self, messages: Mapping[str, Message]) -> None:
-        if self._moves and self._took and not self._tasks:
-            self._share_out_anew()
+        if self._moves and not self._tasks:
+            for kind in {message.metadata.message_type: None for message in messages.values()}:
+                self._places.even_out(kind, self._workers)
         self._tasks |= {message_id: _Task(message) for message_id, message in messages.items()}
         self._send(list(messages))
 
@@ -270,7 +270,7 @@ class RayGrid(SimulatedGrid):
         groups: dict[_Worker, list[list[str]]] = {}
         for message_id in message_ids:
             task = self._tasks[message_id]
-            groups_there = groups.setdefault(self._at[task.message.metadata.dst_node_id], [])
+            groups_there = groups.setdefault(self._places.at[task.message.metadata.dst_node_id], [])
             if not groups_there or self._are_suspect([groups_there[-1][-1], message_id]):
                 groups_there.append([])
             groups_there[-1].append(message_id)
@@ -336,7 +336,7 @@ class RayGrid(SimulatedGrid):
                 if task := self._tasks.pop(message_id, None):  # none: the node was disconnected
                     self._replies[message_id] = reply
                     node_id = task.message.metadata.dst_node_id
-                    self._took[node_id] = self._took.get(node_id, 0.0) + own
+                    self._places.add(task.message.metadata.message_type, node_id, own)
                     if state is not None:
                         self._nodes[node_id].state = state
             self._call_on(worker)
@@ -363,8 +363,7 @@ class RayGrid(SimulatedGrid):
         # message that had met two of them would be left out.
         machines_of_dead = {worker.about["machine"] for worker in dead}
         elsewhere = [worker for worker in self._workers if worker.about["machine"] not in machines_of_dead]
-        homeless = [node_id for node_id, worker in self._at.items() if worker in dead]
-        self._at |= self._spread(homeless, elsewhere or self._workers)
+        self._places.leave(dead, elsewhere or self._workers)
         for message_id in again:
             if self._tasks[message_id].deaths >= MOST_DEATHS:
                 self._leave_out(message_id)
@@ -380,27 +379,6 @@ class RayGrid(SimulatedGrid):
         logger.warning(
             "node %d (partition %d) is left out: %s", message.metadata.dst_node_id, node.partition_id, reason
         )
-
-    def _share_out_anew(self) -> None:
-        """Give nodes to workers by the time that they took since this was done; who took none keeps its share."""
-        took, self._took = self._took, {}
-        seconds_per_size = sum(took.values()) / sum(self._sizes[node_id] for node_id in took)
-        self._sizes = {node_id: size * seconds_per_size for node_id, size in self._sizes.items()} | took
-        at = self._spread(list(self._at), self._workers)
-        if busiest(self._sizes, at) < WORTH_MOVING * busiest(self._sizes, self._at):
-            self._at = at
-
-    def _spread(self, node_ids: Sequence[int], workers: Sequence[_Worker]) -> dict[int, _Worker]:
-        """Give nodes to workers, beside those that stay there; nodes of a group go to one."""
-        sizes: dict[int, float] = {}
-        for node_id in node_ids:
-            sizes[self._groups[node_id]] = sizes.get(self._groups[node_id], 0.0) + self._sizes[node_id]
-        loads = dict.fromkeys(workers, 0.0)
-        for node_id in self._at.keys() - set(node_ids):
-            if (worker := self._at[node_id]) in loads:
-                loads[worker] += self._sizes[node_id]
-        at = shared_out(sizes, list(loads.values()))
-        return {node_id: workers[at[self._groups[node_id]]] for node_id in node_ids}
 
 
 def all_of(results: Sequence[Any], seconds: float | None = None) -> list[Any]:

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from espalier.sim.placement import busiest, shared_out
+from espalier.sim.placement import Places, busiest, shared_out
 
 WORKERS = 4
 
@@ -37,6 +37,35 @@ def test_sixteen_uneven_edges_end_within_a_tenth_of_the_best_partition(seed):
     seconds = np.random.default_rng(seed).lognormal(sigma=1.0, size=16)
     work = dict(enumerate(seconds))
     assert busiest(work, shared_out(work, [0.0] * WORKERS)) <= 1.1 * best_partition(seconds, WORKERS)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_edges_stay_within_a_tenth_of_the_best_partition_whatever_evaluations_take_between(seed):
+    rng = np.random.default_rng(seed)
+    train, evaluate = (dict(enumerate(share * rng.lognormal(sigma=1.0, size=16))) for share in (1.0, 0.5))
+    workers = ["a", "b", "c", "d"]
+    places = Places(dict.fromkeys(train, 1.0), {edge: edge for edge in train}, workers)
+    best, moved = best_partition(list(train.values()), WORKERS), []
+    for server_round in range(4):
+        for kind, seconds in (("train", train), ("evaluate", evaluate)):
+            places.even_out(kind, workers)
+            moved.append(dict(places.at))
+            for edge, own in seconds.items():
+                places.add(kind, edge, own)
+        if server_round:
+            assert busiest(train, moved[-2]) <= 1.1 * best
+    assert all(at == moved[2] for at in moved[2:])  # nor do they go to and fro
+
+
+def test_who_took_nothing_keeps_its_share_and_workers_that_are_gone_leave_theirs():
+    places = Places({"x": 4.0, "y": 2.0, "z": 1.0, "w": 1.0}, dict(zip("xyzw", "xyzw", strict=True)), [0, 1])
+    assert places.at == {"x": 0, "y": 1, "z": 1, "w": 1}
+    places.add("train", "x", 1.0)  # of which y took 0.5 then
+    places.add("train", "z", 9.0)
+    places.even_out("train", [0, 1])
+    assert places.at == {"z": 0, "y": 1, "x": 1, "w": 1}
+    places.leave([0], [1])
+    assert set(places.at.values()) == {1}
 
 
 def test_an_exchange_mends_what_the_longest_first_gets_wrong():
