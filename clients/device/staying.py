@@ -53,11 +53,13 @@ def _answered(asked: Message, context: Context, answer: Answer, max_bytes: int) 
     """Return the reply to a message as a frame.
 
     Where the ClientApp raises, or its reply is too large, the reply says so in Flower's words, and is the last: the
-    next message finds a new process, which nothing of that can harm. A gateway whose edge is not there has nothing to
-    harm, and stays.
+    next message finds a new process, which nothing of that can harm, and the node's state as it was before, as where each
+    message has a process. A gateway whose edge is not there has nothing to harm, and stays.
     """
+    before = RecordDict({name: record.copy() for name, record in context.state.items()})
     try:
         return pack_reply(answer(asked, context), max_bytes, is_last=False)
     except Exception as error:
+        context.state = before
         reply = Message(Error(RAISED, f"{type(error)}:<'{error}'>"), reply_to=asked)
         return pack_reply(reply, max_bytes, is_last=not isinstance(error, NoEdgeError))
