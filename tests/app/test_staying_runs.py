@@ -4,6 +4,7 @@ import logging
 from threading import Lock
 
 import pytest
+from flwr.app import ArrayRecord
 
 from espalier.app.engines.flower import Flower
 from espalier.app.reports.progress import LogProgress
@@ -19,23 +20,26 @@ SHORT = {"num_clients": 4, "batches_per_epoch": 2, "local_epochs": 1, "edge_roun
 STAYS = {"deploy_transport": "stream"}
 
 
-def devices_of(config, node_configs=None):
-    """Return devices whose ClientApps take turns, since they share a process's models."""
+def devices_of(config, node_configs=None, changed=lambda message, reply: None):
+    """Return devices whose ClientApps take turns, since they share a process's models; client 2's replies change."""
     lock = Lock()
 
     def one_at_a_time(message, context, call_next):
         with lock:
-            return call_next(message, context)
+            reply = call_next(message, context)
+        if context.node_config["partition-id"] == 2:
+            changed(message, reply)
+        return reply
 
     app = make_client_app(client_task, mods=[one_at_a_time, tell_seconds])
     num_clients = config.federation.num_clients
     return Devices(app, num_clients, run_config=config.as_dict(), node_configs=node_configs, seed=config.seed)
 
 
-def run_on_devices(folder, node_configs=None, **settings):
+def run_on_devices(folder, node_configs=None, changed=lambda message, reply: None, **settings):
     """Run the app on devices that stay and return the results folder, and the devices."""
     config = config_of(**{"global_rounds": 2, "output_dir": str(folder), **settings, **STAYS})
-    devices = devices_of(config, node_configs)
+    devices = devices_of(config, node_configs, changed)
     run(config, Flower(devices), LogProgress(), folder.parent)
     devices.wait_for_all()
     return folder, devices
@@ -53,6 +57,15 @@ def asked_once(devices):
         {"algorithm": "hsfl-scaffold", "cut_layer": "1,2"},
         {"algorithm": "phsfl", "tail_layer": 3, "fine_tune_steps": 2},
         {"algorithm": "fedper", "compress_client": "top-k"},
+        {"algorithm": "scaffold", "num_edges": 2, "report_evaluate_clients": 0.5},
+        {"algorithm": "mtgc"},
+        {"algorithm": "apfl"},
+        {"algorithm": "sl"},
+        {"algorithm": "sfl-v2", "report_evaluate_clients": 0.5},
+        {"algorithm": "decoupled"},
+        {"algorithm": "cse-fsl"},
+        {"algorithm": "fsl-sage"},
+        {"algorithm": "rawhfl", "dataset": "video-caching"},
     ],
     ids=lambda settings: settings["algorithm"],
 )
@@ -63,6 +76,35 @@ def test_a_run_through_streams_is_the_run_in_process(settings, tmp_path):
     assert same_weights(stayed, expected)
     for key in ("bytes_by_kind", "personalised", "accuracy", "failures"):
         assert summary(stayed).get(key) == summary(expected).get(key)
+    own = [[line.get("clients") for line in lines(folder, "global")] for folder in (stayed, expected)]
+    assert own[0] == own[1]
+
+
+def scaled(factor):
+    """Return what makes a model that comes back so many times as long."""
+
+    def change(message, reply):
+        if message.metadata.message_type == "train":
+            weights = reply.content["arrays"].to_torch_state_dict()
+            reply.content["arrays"] = ArrayRecord({name: factor * values for name, values in weights.items()})
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("factor", "reason"),
+    [(float("nan"), "NaN or Inf"), (1e12, "long, where 6.46e+09 is allowed")],
+    ids=["nan", "absurd"],
+)
+def test_who_answers_nonsense_through_a_stream_is_left_out_by_name_and_stays(factor, reason, tmp_path):
+    folder, devices = run_on_devices(
+        tmp_path / "run", changed=scaled(factor), algorithm="h-fedavg", num_edges=1, **SHORT
+    )
+    assert asked_once(devices)
+    for line in lines(folder, "edge"):
+        (failure,) = line["failures"]
+        assert failure["client"] == 2
+        assert reason in failure["reason"]
 
 
 def test_devices_that_measure_and_move_stay_too(tmp_path):
