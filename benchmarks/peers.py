@@ -1,13 +1,13 @@
 """How fast the settings are by which other simulators of federated learning show their speed: see ``peers.md``.
 
 ``python -m benchmarks.peers [ROUNDS] [DEVICE]`` trains each setting with the in-process engine, with clients one after
-the other and side by side, in turns with a bare PyTorch loop that makes the same mini-batches of the same clients and
-knows nothing of messages. DEVICE is "cpu", the default, or "cuda", where gradients are recorded too and a model with
-dropout has no clients side by side. Of each way it prints SGD steps a second, seconds a round, the ratio of these to
-the bare loop's (medians over ROUNDS rounds, by default 2, after one to warm up), and the largest difference between the
-weights after the first round. On the CPU these are seconds of the process, and those by the clock on the wall stand
-beside them; on a GPU all are by the clock on the wall. Images are random bytes of CIFAR-10's shape; one thread, no
-evaluation.
+the other, in a thread for each core, and side by side, in turns with a bare PyTorch loop that makes the same
+mini-batches of the same clients and knows nothing of messages. DEVICE is "cpu", the default, or "cuda", where gradients
+are recorded too, no threads are tried, and a model with dropout has no clients side by side. Of each way it prints SGD
+steps a second, seconds a round, the ratio of these to the bare loop's (medians over ROUNDS rounds, by default 2, after
+one to warm up), and the largest difference between the weights after the first round. On the CPU these are seconds of
+the process, and those by the clock on the wall stand beside them; on a GPU all are by the clock on the wall. Images are
+random bytes of CIFAR-10's shape; one PyTorch thread, no evaluation.
 """
 
 import sys
@@ -27,7 +27,7 @@ from torch.nn.functional import cross_entropy
 from benchmarks.hierarchical import Weights, average
 from espalier.app.config.parse import parse_config
 from espalier.app.config.run_config import RunConfig
-from espalier.app.engines.in_process import InProcess
+from espalier.app.engines.in_process import InProcess, threads_for
 from espalier.app.ground.logs import quiet_flower
 from espalier.app.ground.memory import keep_memory
 from espalier.app.tasks import Examples, OwnTask
@@ -35,10 +35,12 @@ from espalier.app.tasks.common import compute_device, set_up_torch
 from espalier.app.tasks.node import ClientNode
 from espalier.app.wiring.one_server import assemble, checked_task
 from espalier.app.wiring.task_of_run import build_task
+from espalier.clients.device.machine import cpu_count
 from espalier.clients.randomness import client_generator, client_seed
 from espalier.clients.shared.generators import seeded_torch
 from espalier.clients.task import LocalTraining
 from espalier.clients.whole.training import mini_batches
+from espalier.sim.side_by_side import one_by_one
 
 ROUNDS = 2
 
@@ -178,7 +180,9 @@ def main() -> None:
 
 def ways_on(device: str, stack: int | None) -> dict[str, dict[str, Any]]:
     """Return the ways to train on a device, as settings, with so many clients side by side, by name."""
-    ways: dict[str, dict[str, Any]] = {"one after the other": {}}
+    ways: dict[str, dict[str, Any]] = {"one after the other": {"workers": 1}}
+    if device == "cpu":
+        ways["on all cores"] = {}
     if device == "cuda":
         ways["recorded"] = {"train.cuda-graph": True}
     if stack:
@@ -234,7 +238,9 @@ def measure(values: Mapping[str, Any], ways: Mapping[str, Mapping[str, Any]], ro
 
 def rounds_of(config: RunConfig) -> Iterator[tuple[list[int], Weights]]:
     """Yield after each round the clients that trained, by number, and the global weights."""
-    engine = InProcess.open(config.federation.num_clients, config.as_dict(), config.seed, config.stack)
+    settings, one_thread = config.as_dict(), config.stack or config.device == "cuda"
+    runs = one_by_one if one_thread else threads_for(config.workers, cpu_count(), 1, settings)
+    engine = InProcess.open(config.federation.num_clients, settings, config.seed, config.stack, runs)
     task, model = checked_task(config)
     federation = assemble(config, engine.grid, task, model, lanes=engine.lanes)
     start = ArrayRecord(task.new_model().state_dict())

@@ -26,6 +26,7 @@ from espalier.clients.task import Examples
 
 # Clients, edges, and how many clients train in a round.
 SIZES = [(10, 10, 10), (100, 10, 100), (1_000, 10, 1_000), (10_000, 10, 10_000), (10_000, 1_000, 10_000)]
+SIZES.append((10_000, 10, 100))
 SIZES += [(clients, 1_000, 1_000) for clients in (1_000, 10_000, 100_000, 1_000_000)]
 ROUNDS = 3  # to measure, after the first
 

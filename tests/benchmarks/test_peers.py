@@ -20,15 +20,16 @@ def test_a_setting_runs_one_after_the_other_and_side_by_side(name):
     images, fewer = FEWER[name]
     task = values["task"].replace(images, "images=10")
     found = measure({**values, **fewer, "task": task, "local-epochs": 1, "batch-size": 5}, ways_on("cpu", 2), 1)
-    assert list(found) == ["one after the other", "2 side by side", "bare loop"]
+    assert list(found) == ["one after the other", "on all cores", "2 side by side", "bare loop"]
     assert all(one.steps_per_second > 0 and one.seconds > 0 and one.ratio > 0 for one in found.values())
     assert found["bare loop"].ratio == 1
     assert found["one after the other"].difference < 1e-7
+    assert found["on all cores"].difference == found["one after the other"].difference
     assert found["2 side by side"].difference < 1e-5
 
 
 def test_on_a_gpu_gradients_are_recorded_and_no_stack_has_dropout():
-    assert ways_on("cuda", None) == {"one after the other": {}, "recorded": {"train.cuda-graph": True}}
+    assert ways_on("cuda", None) == {"one after the other": {"workers": 1}, "recorded": {"train.cuda-graph": True}}
     assert ways_on("cuda", 100)["100 side by side"] == {"stack": 100}
     assert {name: stacks.get("cuda") for name, (_, stacks) in SETTINGS.items()} == {
         "pfl-research, CIFAR-10": None,
