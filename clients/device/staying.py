@@ -53,8 +53,8 @@ def _answered(asked: Message, context: Context, answer: Answer, max_bytes: int) 
     """Return the reply to a message as a frame.
 
     Where the ClientApp raises, or its reply is too large, the reply says so in Flower's words, and is the last: the
-    next message finds a new process, which nothing of that can harm, and the node's state as it was before, as where each
-    message has a process. A gateway whose edge is not there has nothing to harm, and stays.
+    next message finds a new process, which nothing of that can harm, and the node's state as it was before, as by
+    messages. A gateway whose edge is not there has nothing to harm, and stays.
     """
     before = RecordDict({name: record.copy() for name, record in context.state.items()})
     try:
