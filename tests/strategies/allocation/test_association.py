@@ -17,22 +17,24 @@ from espalier.strategies.allocation.association import (
 )
 
 
-def by_cvxpy(problem: Association, edges: np.ndarray) -> float:
-    """Return the least cost of an association as a convex program states it; frequencies in GHz."""
+def by_cvxpy(problem: Association, edges: np.ndarray) -> np.ndarray:
+    """Return the least costs of associations as a convex program states them, side by side; frequencies in GHz."""
     import cvxpy as cp
 
-    everybody, used = np.arange(problem.clients), np.unique(edges)
-    share, frequency, seconds = cp.Variable(problem.clients), cp.Variable(problem.clients), cp.Variable()
-    upload = problem.upload_seconds[everybody, edges]
-    busy = cp.multiply(problem.cycles / 1e9, cp.inv_pos(frequency)) + cp.multiply(upload, cp.inv_pos(share))
-    computing = cp.multiply(problem.capacitance / 2 * problem.cycles * 1e18, cp.square(frequency))
-    joules = cp.sum(computing + cp.multiply(problem.power_watts * upload, cp.inv_pos(share)))
-    limits = [frequency <= problem.max_frequency_hz / 1e9]
-    limits += [seconds >= problem.edge_rounds * busy + problem.cloud_seconds[edges]]
-    limits += [cp.sum(share[np.flatnonzero(edges == edge)]) <= 1 for edge in used]
-    spent = problem.edge_rounds * joules + problem.cloud_joules[used].sum()
-    program = cp.Problem(cp.Minimize(problem.energy_weight * spent + problem.delay_weight * seconds), limits)
-    return float(program.solve(solver="CLARABEL"))
+    inside = edges[:, :, np.newaxis] == np.arange(problem.edges)
+    share, frequency, seconds = cp.Variable(edges.shape), cp.Variable(edges.shape), cp.Variable((len(edges), 1))
+    upload = problem.upload_seconds[np.arange(problem.clients), edges]
+    cycles = np.broadcast_to(problem.cycles, edges.shape)
+    busy = cp.multiply(cycles / 1e9, cp.inv_pos(frequency)) + cp.multiply(upload, cp.inv_pos(share))
+    computing = cp.multiply(problem.capacitance / 2 * cycles * 1e18, cp.square(frequency))
+    joules = cp.sum(computing + cp.multiply(problem.power_watts * upload, cp.inv_pos(share)), axis=1)
+    limits = [frequency <= np.broadcast_to(problem.max_frequency_hz / 1e9, edges.shape)]
+    limits += [seconds @ np.ones((1, problem.clients)) >= problem.edge_rounds * busy + problem.cloud_seconds[edges]]
+    limits += [cp.sum(cp.multiply(share, inside[:, :, edge]), axis=1) <= 1 for edge in range(problem.edges)]
+    spent = problem.edge_rounds * joules + (inside.any(axis=1) * problem.cloud_joules).sum(axis=1)
+    cost = problem.energy_weight * spent + problem.delay_weight * seconds[:, 0]
+    cp.Problem(cp.Minimize(cp.sum(cost)), limits).solve(solver="CLARABEL")
+    return np.asarray(cost.value)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -40,7 +42,7 @@ def test_bandwidth_and_frequencies_are_the_convex_optimum(seed):
     problem = instance(5, 3, seed)
     edges = np.random.default_rng(seed).integers(0, 3, 5)
     found = optimum(problem, edges[np.newaxis])
-    assert found.cost[0] == pytest.approx(by_cvxpy(problem, edges), rel=2e-7)
+    assert found.cost[0] == pytest.approx(by_cvxpy(problem, edges[np.newaxis])[0], rel=2e-7)
     shares = np.bincount(edges, weights=found.bandwidth[0], minlength=3)
     np.testing.assert_allclose(shares[np.unique(edges)], 1, rtol=1e-6)
     assert (found.frequency_hz[0] <= problem.max_frequency_hz * (1 + 1e-9)).all()
@@ -106,14 +108,70 @@ def least_between(
     return np.where(np.isinf(second), np.inf, least)
 
 
-def test_the_best_of_all_is_what_the_rounds_time_as_a_parameter_gives():
-    for seed in range(40):
+@pytest.mark.parametrize("first", range(0, 100, 25))
+def test_the_best_of_all_is_what_the_rounds_time_as_a_parameter_gives(first):
+    for seed in range(first, first + 25):
         problem = instance(4, 2, seed)
         costs = optimum(problem, all_associations(4, 2)).cost
         lower, edges = by_the_rounds_time(problem)
         assert lower <= costs.min() * (1 + 1e-7)
         assert lower >= costs.min() * (1 - 1.1e-4)
         assert costs[int("".join(map(str, edges)), 2)] == pytest.approx(costs.min(), rel=1e-5)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_best_of_all_is_that_of_convex_programs(seed):
+    problem, everything = instance(4, 2, seed), all_associations(4, 2)
+    costs, expected = optimum(problem, everything).cost, by_cvxpy(problem, everything)
+    np.testing.assert_allclose(costs, expected, rtol=1e-6)
+    assert costs.argmin() == expected.argmin()
+
+
+def costs_of(problem: Association, edges: np.ndarray, share: np.ndarray, frequency: np.ndarray) -> np.ndarray:
+    """Return the costs of associations with these bandwidths and frequencies, by the formulas of the docs' page."""
+    upload = problem.upload_seconds[np.arange(problem.clients), edges] / share
+    t = problem.cycles / frequency + upload
+    e = problem.capacitance / 2 * problem.cycles * frequency**2 + problem.power_watts * upload
+    costs = []
+    for one in range(len(edges)):
+        joules, seconds = 0.0, []
+        for edge in set(edges[one].tolist()):
+            own = edges[one] == edge
+            joules += problem.edge_rounds * e[one, own].sum() + problem.cloud_joules[edge]
+            seconds.append(problem.edge_rounds * t[one, own].max() + problem.cloud_seconds[edge])
+        costs.append(problem.energy_weight * joules + problem.delay_weight * max(seconds))
+    return np.array(costs)
+
+
+def by_highs(problem: Association, share: float, frequency: np.ndarray) -> tuple[float, np.ndarray]:
+    """Return the least cost with one bandwidth for all clients and given frequencies, and its association."""
+    import cvxpy as cp
+
+    upload = problem.upload_seconds / share
+    t = (problem.cycles / frequency)[:, np.newaxis] + upload
+    e = (problem.capacitance / 2 * problem.cycles * frequency**2)[:, np.newaxis]
+    e = e + problem.power_watts[:, np.newaxis] * upload
+    x, used = cp.Variable(t.shape, boolean=True), cp.Variable(problem.edges)
+    seconds = cp.Variable()
+    limits = [cp.sum(x, axis=1) == 1, used >= cp.max(x, axis=0)]
+    limits += [seconds >= cp.multiply(problem.edge_rounds * t + problem.cloud_seconds, x)]
+    joules = problem.edge_rounds * cp.sum(cp.multiply(e, x)) + problem.cloud_joules @ used
+    program = cp.Problem(cp.Minimize(problem.energy_weight * joules + problem.delay_weight * seconds), limits)
+    return float(program.solve(solver="HIGHS")), x.value.argmax(axis=1)
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(("clients", "edges"), [(4, 2), (5, 3)])
+def test_with_bandwidth_and_frequencies_fixed_the_best_of_all_is_that_of_highs(clients, edges, seed):
+    problem, everything = instance(clients, edges, seed), all_associations(clients, edges)
+    share, frequency = 1 / clients, problem.max_frequency_hz
+    fixed = costs_of(problem, everything, np.full(everything.shape, share), np.tile(frequency, (len(everything), 1)))
+    cost, found = by_highs(problem, share, frequency)
+    assert cost == pytest.approx(fixed.min(), rel=1e-6)
+    assert found.tolist() == everything[fixed.argmin()].tolist()
+    free = optimum(problem, everything)
+    np.testing.assert_allclose(costs_of(problem, everything, free.bandwidth, free.frequency_hz), free.cost, rtol=1e-7)
+    assert (free.cost <= fixed).all()  # the shares of all clients together are 1, so nobody has too much
 
 
 @pytest.mark.parametrize("seed", range(4))
