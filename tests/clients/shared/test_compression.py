@@ -48,6 +48,16 @@ def test_qsgd_is_unbiased_and_within_its_variance_bound(levels, size):
     assert spread <= 1.02 * min(size / levels**2, size**0.5 / levels) * float(v @ v)
 
 
+@pytest.mark.parametrize(
+    ("levels", "bits"), [(1, 2), (2, 3), (3, 3), (4, 4), (7, 4), (8, 5), (15, 5), (2**14 - 1, 15), (2**15 - 1, 16)]
+)
+def test_a_value_of_qsgd_takes_the_bits_that_tell_its_levels_apart(levels, bits):
+    assert Qsgd(levels).bits == bits  # ceil(log2(2 s + 1))
+    assert Qsgd(levels).num_bytes(1000, torch.float32) == 125 * bits + 2 * 4  # 1000 values, and norms of two buckets
+    values = torch.randn(1000, generator=draws())
+    assert len(Qsgd(levels).encode(values, torch.zeros(1000), draws())) == 125 * bits + 2 * 4
+
+
 def test_every_bucket_of_qsgd_has_a_norm_of_its_own():
     codec, zero = Qsgd(levels=1, bucket=2), torch.zeros(5)
     v = torch.tensor([0.0, 3.0, -100.0, 0.0, 0.5])

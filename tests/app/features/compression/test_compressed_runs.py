@@ -1,6 +1,7 @@
 """Runs whose updates go up compressed: wherever clients run, against a reference, and with liars among them."""
 
 import logging
+from math import ceil
 
 import numpy as np
 import pytest
@@ -33,9 +34,13 @@ def both(tmp_path_factory):
     return run_app(tmp_path_factory.mktemp("both") / "run", **SMALL, **BOTH)
 
 
-def update_bytes(codec, folder):
-    """Return the bytes of an update of a run's model as they are counted: NumPy's header, and both names."""
-    return sum(codec.num_bytes(own.numel(), own.dtype) for own in weights(folder).values()) + 128 + len("compressed")
+BYTES = {  # of an array of n values, as the docs' page has them: 15 levels are told by 4 bits, 3 by 2
+    "float16": lambda n: 2 * n,
+    "int8": lambda n: n + 4,
+    "qsgd(levels=7)": lambda n: ceil(4 * n / 8) + 4 * ceil(n / 512),
+    "qsgd(levels=1, bucket=100)": lambda n: ceil(2 * n / 8) + 4 * ceil(n / 100),
+    "top-k(share=0.1)": lambda n: 6 * ceil(0.1 * n),
+}
 
 
 def test_all_of_top_k_is_the_plain_run_to_the_bit(plain, tmp_path):
@@ -44,46 +49,95 @@ def test_all_of_top_k_is_the_plain_run_to_the_bit(plain, tmp_path):
     assert same_weights(plain, found)
 
 
-def test_bytes_are_those_that_travel(plain, tmp_path):
-    found = run_app(tmp_path / "half", **SMALL, **{"compress.client": "float16", "compress.edge": "float16"})
+@pytest.mark.parametrize("codec", BYTES)
+def test_bytes_are_those_that_travel(codec, plain, tmp_path):
+    settings = {**SMALL, "compress.client": codec, "compress.edge": codec}
+    found = run_app(tmp_path / "found", **settings)
     assert not same_weights(plain, found)
-    size = update_bytes(Float16(), found)
+    header = 128  # NumPy's
+    data = header + sum(BYTES[codec](own.numel()) for own in weights(found).values())
     (last, before) = (lines(found, "global")[-1], lines(plain, "global")[-1])
     up = {tier: own["uplink"]["model"] for tier, own in last["bytes"].items()}
+    size = data + len("compressed")
     assert up == {"edge": 8 * size, "cloud": 2 * size}  # a global round: 4 clients twice, 2 edges once
     down = [{tier: own["downlink"] for tier, own in line["bytes"].items()} for line in (last, before)]
     assert down[0] == down[1]
+    sent = []
+
+    def answer(message, context):
+        reply = make_client_app(client_task)(message, context)
+        sent.extend(len(array.data) for array in reply.content.array_records.get("compressed", {}).values())
+        return reply
+
+    last_model(config_of(**settings), answer, 1)
+    assert sent == 8 * [data]
 
 
-def test_two_tiers_with_both_are_a_plain_reference(both):
+def by_top_k(u, draws, share):
+    places = np.argsort(-np.abs(u), kind="stable")[: max(1, int(np.ceil(share * u.size)))]
+    sent = np.zeros_like(u)
+    sent[places] = u[places]
+    return sent
+
+
+def by_qsgd(u, draws, levels, bucket=512):
+    v, width = u.astype(np.float64), min(bucket, u.size)
+    uniform = torch.rand(-(-v.size // width), width, generator=draws, dtype=torch.float64).numpy()
+    q = np.zeros_like(v)
+    for b, k in enumerate(range(0, v.size, width)):
+        part, exact = v[k : k + width], np.linalg.norm(v[k : k + width])
+        norm = np.float32(exact)  # as it travels: rounded up
+        norm = float(norm if norm >= exact else np.nextafter(norm, np.float32(np.inf)))
+        if norm:  # of zeros, zeros are sent
+            r = levels * np.abs(part) / norm
+            xi = np.floor(r) + (uniform[b, : part.size] < r - np.floor(r))
+            q[k : k + width] = norm * np.sign(part) * xi / levels
+    return q
+
+
+def by_int8(u, draws):
+    scale = np.abs(u).max() / 127
+    return np.round(u / scale) * scale
+
+
+def by_float16(u, draws):
+    return u.astype(np.float16)
+
+
+def written(how):
+    """Return a codec as it is set."""
+    name = how[0].__name__.removeprefix("by_").replace("_", "-")
+    return f"{name}({', '.join(f'{key}={value}' for key, value in how[1].items())})"
+
+
+@pytest.mark.parametrize(
+    ("client", "edge"),
+    [
+        ((by_top_k, {"share": 0.1}), (by_qsgd, {"levels": 7})),
+        ((by_qsgd, {"levels": 7}), (by_qsgd, {"levels": 3, "bucket": 64})),
+        ((by_int8, {}), (by_float16, {})),
+    ],
+    ids=["top-k, qsgd", "qsgd, qsgd", "int8, float16"],
+)
+def test_two_tiers_that_compress_are_a_plain_reference(client, edge, tmp_path):
     config = config_of(**{key.replace("-", "_"): value for key, value in SMALL.items()})
     clients, left, seed = Clients(config), [{} for _ in range(4)], config.seed
 
-    def top_k(i, x, w):
-        got = {}
-        for name in x:
-            u = (w[name] - x[name]).numpy().ravel() + left[i].get(name, 0.0)
-            places = np.argsort(-np.abs(u), kind="stable")[: max(1, int(np.ceil(0.1 * u.size)))]
-            sent = np.zeros_like(u)
-            sent[places] = u[places]
-            left[i][name] = u - sent
-            got[name] = x[name] + torch.from_numpy(sent.reshape(x[name].shape))
+    def sent(how, x, w, draws, errors=None):
+        """Return what arrives of w; where errors are given, what was left out of it is kept in them."""
+        (by, numbers), got = how, {}
+        for name in sorted(x):
+            u = (w[name] - x[name]).numpy().ravel()
+            u = u if errors is None else u + errors.get(name, 0.0)
+            told = by(u, draws, **numbers).astype(u.dtype)
+            if errors is not None:
+                errors[name] = u - told
+            got[name] = x[name] + torch.from_numpy(told.reshape(x[name].shape))
         return got
 
-    def qsgd(draws, x, w, s=7, bucket=512):
-        got = {}
-        for name in sorted(x):
-            v = (w[name] - x[name]).numpy().ravel().astype(np.float64)
-            width = min(bucket, v.size)
-            uniform = torch.rand(-(-v.size // width), width, generator=draws, dtype=torch.float64).numpy()
-            q = np.zeros_like(v)
-            for b, k in enumerate(range(0, v.size, width)):
-                part, norm = v[k : k + width], np.linalg.norm(v[k : k + width])
-                r = s * np.abs(part) / norm
-                xi = np.floor(r) + (uniform[b, : part.size] < r - np.floor(r))
-                q[k : k + width] = norm * np.sign(part) * xi / s
-            got[name] = x[name] + torch.from_numpy(q.reshape(x[name].shape)).to(x[name].dtype)
-        return got
+    def from_client(i, number, x):
+        draws = client_generator(seed, i, number, "compression")
+        return sent(client, x, clients.train(i, x, number), draws, left[i] if client[0] is by_top_k else None)
 
     model, edges = clients.start(), ([0, 1], [2, 3])
     for t in (1, 2):
@@ -91,14 +145,19 @@ def test_two_tiers_with_both_are_a_plain_reference(both):
         for j, members in enumerate(edges):
             own = model
             for e in (1, 2):
-                trained = {i: clients.train(i, own, 2 * (t - 1) + e) for i in members}
-                own = clients.average({i: top_k(i, own, w) for i, w in trained.items()}, members)
+                own = clients.average({i: from_client(i, 2 * (t - 1) + e, own) for i in members}, members)
             draws = torch.Generator().manual_seed(derived_seed(seed, "compression", f"edge-{j}", t))
-            made.append(qsgd(draws, model, own))
+            made.append(sent(edge, model, own, draws))
         sizes = [sum(clients.weights(members)) for members in edges]
         shares = [size / sum(sizes) for size in sizes]
         model = {name: sum(m[name] * share for m, share in zip(made, shares, strict=True)) for name in model}
-    found = weights(both)
+    found = weights(
+        run_app(
+            tmp_path / "run",
+            **SMALL,
+            **{f"compress.{tier}": written(how) for tier, how in (("client", client), ("edge", edge))},
+        )
+    )
     assert max(float((found[name] - model[name]).abs().max()) for name in model) < 1e-6
 
 
@@ -110,10 +169,10 @@ def test_a_resumed_run_goes_on_with_what_was_left_out(settings, tmp_path):
     assert same_weights(straight, begun)
 
 
-def last_model(config, client_app):
+def last_model(config, client_app, rounds=2):
     grid = engine_of(config, client_app=client_app).grid
     *_, last = federation_of(config, grid).hierarchical.rounds(
-        grid, ArrayRecord(build_task(config).new_model().state_dict()), 2
+        grid, ArrayRecord(build_task(config).new_model().state_dict()), rounds
     )
     return last.arrays.to_torch_state_dict()
 
@@ -131,11 +190,12 @@ def test_workers_of_ray_give_the_same_bits(both, tmp_path):
     assert same_weights(both, run_app(tmp_path / "ray", **SMALL, **BOTH, engine="ray", ray_workers=2))
 
 
-def test_clients_side_by_side_send_what_each_sends(tmp_path):
-    settings = {**SMALL, "global-rounds": 1, "compress.client": "float16"}
+@pytest.mark.parametrize("codec", ["float16", "int8", "qsgd(levels=7)", "top-k(share=0.1)"])
+def test_clients_side_by_side_send_what_each_sends(codec, tmp_path):
+    settings = {**SMALL, "global-rounds": 1, "compress.client": codec}
     alone, together = run_app(tmp_path / "alone", **settings), run_app(tmp_path / "together", **settings, stack=4)
     a, b = weights(alone), weights(together)
-    assert max(float((a[name] - b[name]).abs().max()) for name in a) < 1e-4
+    assert max(float((a[name] - b[name]).abs().max()) for name in a) < 1e-5
     assert summary(alone)["bytes"] == summary(together)["bytes"]
 
 
