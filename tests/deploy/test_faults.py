@@ -7,7 +7,7 @@ import time
 from contextlib import closing
 
 import pytest
-from flwr_run import descendants, free_ports
+from flwr_run import descendants, free_ports, runs_going_on, stop_run
 from local import Federation, count_online, device_configs, federation, log_of, run_config, start_edge_run, two_tiers
 
 from espalier.clients.messages.frames import KEEPALIVE_SECONDS, StreamTicket
@@ -95,7 +95,8 @@ def test_devices_stay_until_they_are_stopped_or_cut_off_or_an_edge_host_is_kille
         settings["global_rounds"] = rounds(results) + 1
         finish(start(cloud.environment, results, settings | cloud_role | {"resume": str(results)}), cloud.environment)
         wait_for(lambda: at_work(cloud) == 0, PATIENCE_SECONDS, "end of the gateways' processes again")
-        kill_server_app(cloud.edges[0].superlink)
+        (serving,) = runs_going_on(edge_host := cloud.edges[0].environment)
+        stop_run(serving, edge_host)
         wait_for(lambda: at_work(cloud.edges[0]) == 0, PATIENCE_SECONDS, "end of a device's process")
     replayed = replay(results, tmp_path / "replayed", settings)
     assert same_weights(results, replayed)
