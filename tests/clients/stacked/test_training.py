@@ -157,6 +157,7 @@ def test_parts_of_a_model_and_of_a_round_train_as_they_do_alone(model, settings)
     states, expected = list(starts), list(starts)
     for batches in ((1,), (0, 1, 1), (0,)):
         parts = {"batches": batches, "trains": last if batches == (0,) else None}
+        before = [{name: tensor.clone() for name, tensor in state.items()} for state in states]
         own = [Pass(**parts, optimizer=None if parts["trains"] else one) for one in side_by_side]
         states, _ = stacked_sgd(stack, clients, states, 3, plans, own)
         for i, task in enumerate(clients):
@@ -164,6 +165,8 @@ def test_parts_of_a_model_and_of_a_round_train_as_they_do_alone(model, settings)
             expected[i], _ = alone(task, expected[i], plans[i], due)
             for name, tensor in expected[i].items():
                 torch.testing.assert_close(states[i][name], tensor, rtol=1e-8, atol=1e-8)
+            moved = [name for name, _ in model.named_parameters() if not torch.equal(states[i][name], before[i][name])]
+            assert moved == (parts["trains"] or [name for name, _ in model.named_parameters()])
 
 
 def test_a_client_that_diverges_harms_no_other():
