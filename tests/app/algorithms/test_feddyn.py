@@ -46,9 +46,11 @@ def test_whole_models_are_those_of_plain_pytorch(tiers, weighting, tmp_path):
     assert summary(folder)["replies_left_out"] == 0
 
 
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
 @pytest.mark.parametrize("settings", [{}, TWO, {"split.execution": "messages"}], ids=["SFL-V1", "HSFL", "messages"])
-def test_cut_models_are_those_of_whole_ones(settings, tmp_path):
-    every = {**SMALL, **{key: value for key, value in settings.items() if "split" not in key}, **UNTESTED}
+def test_cut_models_are_those_of_whole_ones(settings, momentum, tmp_path):
+    of_both = {key: value for key, value in settings.items() if "split" not in key}
+    every = {**SMALL, **of_both, "train.momentum": momentum, **UNTESTED}
     whole = run_app(tmp_path / "whole", algorithm=WHOLE, **every)
     cut = run_app(tmp_path / "cut", algorithm=CUT, **{**every, **settings}, cut_layer=1, fine_tune_steps=0)
     torch.testing.assert_close(weights(cut), weights(whole), rtol=0, atol=1e-6)

@@ -29,10 +29,11 @@ def test_whole_models_are_those_of_plain_pytorch(tiers, momentum, tmp_path):
     assert summary(folder)["replies_left_out"] == 0
 
 
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
 @pytest.mark.parametrize("cut", [1, 2])
 @pytest.mark.parametrize("tiers", [{}, TWO], ids=["SFL-V1", "HSFL"])
-def test_cut_models_are_those_of_whole_ones(tiers, cut, tmp_path):
-    settings = {**SMALL, **tiers, "report_evaluate_every": 0, "fine-tune.steps": 0}
+def test_cut_models_are_those_of_whole_ones(tiers, cut, momentum, tmp_path):
+    settings = {**SMALL, **tiers, "train.momentum": momentum, "report_evaluate_every": 0, "fine-tune.steps": 0}
     whole = run_app(tmp_path / "whole", algorithm=WHOLE, **{k: v for k, v in settings.items() if "tune" not in k})
     halves = run_app(tmp_path / "cut", algorithm=CUT, cut_layer=cut, **settings)
     torch.testing.assert_close(weights(halves), weights(whole), rtol=0, atol=1e-6)
