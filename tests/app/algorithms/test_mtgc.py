@@ -4,12 +4,15 @@ import pytest
 import torch
 from flwr.app import ArrayRecord
 
+from espalier.app.algorithms.algorithm import ONE_NODE
 from espalier.app.algorithms.mtgc import EdgeCorrection
+from espalier.app.ground.strategy_spec import PLAIN_MEAN
 from espalier.app.wiring.task_of_run import build_task
 from espalier.clients.shared.arrays import to_record
+from espalier.strategies import Hierarchical
 from tests.app.algorithms.plain import Clients, mtgc
 from tests.app.algorithms.test_scaffold import edge_half_of, kept_by
-from tests.app.assembling import config_of, engine_of, federation_of
+from tests.app.assembling import config_of, engine_of, federation_of, site_of
 from tests.app.runs import run_app, summary, weights
 
 SMALL = {"num-clients": 4, "local-epochs": 1, "batches-per-epoch": 2, "global-rounds": 3, "alpha": 0.3}
@@ -98,6 +101,21 @@ def test_one_group_has_no_correction_to_the_cloud():
         start = {"w": start["w"] + server_round}
         edge.learn(start, {7: {"mtgc-path": torch.tensor(0.5)}}, 1)
         assert edge.y["w"].tolist() == [0, 0]
+
+
+def test_the_only_edge_under_a_cloud_has_no_correction_of_its_own():
+    config = config_of(algorithm="mtgc", **SMALL, **TWO)
+    grid = engine_of(config).grid
+    edge = config.algorithm.make_edge(site_of(config))
+    hierarchical = Hierarchical(
+        PLAIN_MEAN.build(ONE_NODE), lambda name, size: edge, {"edge": list(grid.get_node_ids())}, edge_rounds=2
+    )
+    hierarchical.start(grid, ArrayRecord(build_task(config).new_model().state_dict()), num_rounds=3)
+    assert edge.half.global_round == 2
+    own = [kept_by(grid, node_id) for node_id in grid.get_node_ids()]
+    for name, y in edge.half.y.items():
+        torch.testing.assert_close(y, torch.zeros_like(y), rtol=0, atol=1e-6)
+        assert float(own[0][f"drift/{name}"].abs().max()) > 1e-3
 
 
 def test_edge_and_cloud_exchange_models_alone(tmp_path):
