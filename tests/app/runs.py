@@ -8,14 +8,20 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
 import torch
+from flwr.app import ArrayRecord
 from flwr_run import local_superlink
 
 from espalier.app.command_line import main
 from espalier.app.config.parse import KEYS
+from espalier.app.reports.folder import ResultsFolder
+from espalier.clients.shared.arrays import to_weights
+from espalier.clients.shared.records import records_in
+from espalier.sim.flower_private import records_from_bytes
 
 ROOT = Path(__file__).parent.parent.parent
 # A step more than one, and not the hundreds of whole epochs: an equation that holds for two holds for all.
@@ -104,6 +110,19 @@ def rows_of_clients(folder: Path) -> list[dict]:
 def lines(folder: Path, scope: str) -> list[dict]:
     every = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     return [line for line in every if line["scope"] == scope]
+
+
+def kept_in(folder: Path) -> list[dict[str, dict[str, torch.Tensor]]]:
+    """Return the weights that each client keeps after the last global round of a run, by the names of its records."""
+    state = ResultsFolder(folder).load_state()
+    assert state is not None
+    return kept_of(state.clients)
+
+
+def kept_of(states: Mapping[str, bytes]) -> list[dict[str, dict[str, torch.Tensor]]]:
+    """Return the weights in the states of a simulated grid's nodes, likewise."""
+    nodes = [records_in(records_from_bytes(states[key]), ArrayRecord) for key in sorted(states, key=int)]
+    return [{name: to_weights(arrays) for name, arrays in node.items()} for node in nodes]
 
 
 def same_weights(left: Path, right: Path) -> bool:

@@ -44,6 +44,19 @@ def local(clients, rounds):
     return own
 
 
+def ditto(clients, edges, global_rounds, edge_rounds, pull):
+    """Ditto within every edge (arXiv:2012.04221, Alg. 1); return the model, and each client's own."""
+    own = [None for _ in clients.sizes]
+
+    def round_of_edge(j, members, x, server_round):
+        models = {i: clients.train(i, x, server_round) for i in members}
+        for i in members:
+            own[i] = clients.train(i, own[i] or x, server_round, pull=pull, anchor=x)
+        return clients.average(models, members)
+
+    return two_tiers(clients, edges, round_of_edge, global_rounds, edge_rounds), own
+
+
 def fedrep(clients, edges, global_rounds, edge_rounds, head, head_epochs):
     """FedRep within every edge (arXiv:2102.07078, Alg. 1); return the model, and each client's head."""
     first = {name: tensor for name, tensor in clients.start().items() if name in head}

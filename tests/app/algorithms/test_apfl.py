@@ -8,12 +8,13 @@ from espalier.app.algorithms.apfl import MIXING
 from espalier.app.config.parse import parse_config
 from espalier.app.ground.errors import UserError
 from espalier.app.wiring.task_of_run import build_task
+from espalier.clients.memory import KEPT
 from tests.app.algorithms.plain import Clients
 from tests.app.algorithms.plain_personal import apfl, loss, mixed
 from tests.app.algorithms.test_local import losses
 from tests.app.algorithms.test_scaffold import kept_by
 from tests.app.assembling import config_of, engine_of, federation_of
-from tests.app.runs import run_app, same_weights, weights
+from tests.app.runs import kept_in, run_app, same_weights, weights
 
 SMALL = {"num-clients": 4, "local-epochs": 1, "batches-per-epoch": 2, "global-rounds": 3, "alpha": 0.3}
 TWO = {"num-edges": 2, "edge-rounds": 2}
@@ -29,6 +30,9 @@ def test_models_are_those_of_plain_pytorch(tiers, adapts, tmp_path):
     edges = [[0, 1], [2, 3]] if tiers else [[0, 1, 2, 3]]
     w, own, shares = apfl(clients, edges, 3, tiers.get("edge-rounds", 1), 0.4, adapts=adapts)
     torch.testing.assert_close(weights(folder), w, rtol=0, atol=1e-6)
+    kept = [records[KEPT] for records in kept_in(folder)]
+    assert [float(one.pop(MIXING)) for one in kept] == pytest.approx(shares, abs=1e-6)
+    torch.testing.assert_close(kept, own, rtol=0, atol=1e-6)
     expected = [loss(clients, i, mixed(v, w, a)) for i, (v, a) in enumerate(zip(own, shares, strict=True))]
     assert losses(folder, "personal-loss") == pytest.approx(expected, abs=1e-6)
     assert (len({0.4, *shares}) == 5) == adapts

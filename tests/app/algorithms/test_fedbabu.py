@@ -2,13 +2,18 @@
 
 import pytest
 import torch
+from flwr.app import ArrayRecord
 
+from espalier.app.algorithms.fedbabu import TUNED
 from espalier.app.algorithms.fedper import head_names
 from espalier.app.config.unused import unused_keys
+from espalier.strategies.exchange import converse
+from espalier.strategies.split import FineTuning
+from espalier.strategies.views import MemberGrid
 from tests.app.algorithms.plain import Clients
 from tests.app.algorithms.plain_personal import fedbabu, fine_tuned, loss
-from tests.app.assembling import config_of
-from tests.app.runs import lines, run_app, summary, weights
+from tests.app.assembling import config_of, engine_of, federation_of
+from tests.app.runs import kept_of, lines, run_app, summary, weights
 
 SMALL = {"num-clients": 4, "local-epochs": 1, "batches-per-epoch": 2, "global-rounds": 3, "alpha": 0.3}
 SMALL |= {"fine-tune.steps": 3, "fine-tune.rate": 0.2}
@@ -33,8 +38,19 @@ def test_models_are_those_of_plain_pytorch(tiers, tunes, tmp_path):
     torch.testing.assert_close(weights(folder), expected, rtol=0, atol=1e-6)
     names = head if tunes == "head" else None
     own = [fine_tuned(clients, i, expected, 3, 0.2, names) for i in range(4)]
+    torch.testing.assert_close(tuned(config_of(**settings), weights(folder)), own, rtol=0, atol=1e-6)
     assert losses(folder) == pytest.approx([loss(clients, i, state) for i, state in enumerate(own)], abs=1e-6)
     assert summary(folder)["personalised"]["loss"]["mean"] == pytest.approx(sum(losses(folder)) / 4)
+
+
+def tuned(config, model):
+    """Return what clients make of a trained model, and keep."""
+    grid = engine_of(config).grid
+    hierarchical, how = federation_of(config, grid).hierarchical, FineTuning(3, 0.2)
+    members = {name: MemberGrid(grid, nodes) for name, nodes in hierarchical.topology.items()}
+    edges = hierarchical.edges.items()
+    converse(grid, {name: edge.personalise(ArrayRecord(model), how, members[name]) for name, edge in edges})
+    return [kept[TUNED] for kept in kept_of(grid.state_dict())]
 
 
 def test_it_is_phsfl_uncut(tmp_path):

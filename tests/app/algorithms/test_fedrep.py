@@ -11,13 +11,14 @@ from espalier.app.config.parse import parse_config
 from espalier.app.ground.errors import UserError
 from espalier.app.tasks.node import ClientNode
 from espalier.app.wiring.clients import ClientTasks
+from espalier.clients.memory import OWN_WEIGHTS
 from espalier.clients.shared.local_round import Begun, Learned
 from espalier.clients.whole.training import local_sgd
 from tests.app.algorithms.plain import Clients
 from tests.app.algorithms.plain_personal import fedrep, loss
 from tests.app.algorithms.test_local import losses
 from tests.app.assembling import config_of
-from tests.app.runs import run_app, same_weights, weights
+from tests.app.runs import kept_in, run_app, same_weights, weights
 
 SMALL = {"num-clients": 4, "local-epochs": 1, "batches-per-epoch": 2, "global-rounds": 3, "alpha": 0.3}
 SMALL |= {"fedrep.head-epochs": 2}
@@ -33,7 +34,8 @@ def test_models_are_those_of_plain_pytorch(tiers, tmp_path):
     edges = [[0, 1], [2, 3]] if "num-edges" in tiers else [[0, 1, 2, 3]]
     expected, own = fedrep(clients, edges, 3, tiers.get("edge-rounds", 1), head_names(clients.model), head_epochs=2)
     torch.testing.assert_close(weights(folder), expected, rtol=0, atol=1e-6)
-    # Each is evaluated with the head that it has.
+    # Each keeps the head that it has, and is evaluated with it.
+    torch.testing.assert_close([kept[OWN_WEIGHTS] for kept in kept_in(folder)], own, rtol=0, atol=1e-6)
     of_own = [loss(clients, i, {**expected, **head}) for i, head in enumerate(own)]
     assert losses(folder) == pytest.approx(of_own, abs=1e-6)
 

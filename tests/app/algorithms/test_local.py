@@ -3,10 +3,11 @@
 import pytest
 import torch
 
+from espalier.clients.memory import OWN_WEIGHTS
 from tests.app.algorithms.plain import Clients
 from tests.app.algorithms.plain_personal import local, loss
 from tests.app.assembling import config_of
-from tests.app.runs import lines, run_app, summary, weights
+from tests.app.runs import kept_in, lines, run_app, summary, weights
 
 SMALL = {"num-clients": 4, "local-epochs": 1, "batches-per-epoch": 2, "global-rounds": 3, "alpha": 0.3}
 TWO = {"num-edges": 2, "edge-rounds": 2}
@@ -23,6 +24,7 @@ def test_models_are_those_of_plain_pytorch(tiers, tmp_path):
     clients = Clients(config_of(**settings))
     start = clients.start()
     own = local(clients, 3 * tiers.get("edge-rounds", 1))
+    torch.testing.assert_close([kept[OWN_WEIGHTS] for kept in kept_in(folder)], own, rtol=0, atol=1e-6)
     assert losses(folder) == pytest.approx([loss(clients, i, state) for i, state in enumerate(own)], abs=1e-6)
     assert max(losses(folder)) - min(losses(folder)) > 1e-2
     # The global model is that which all began with.

@@ -5,12 +5,13 @@ import torch
 
 from espalier.app.algorithms.pfedme import Towards
 from espalier.app.ground.errors import UserError
+from espalier.clients.memory import KEPT
 from espalier.strategies import Gathered
 from tests.app.algorithms.plain import Clients
 from tests.app.algorithms.plain_personal import loss, pfedme
 from tests.app.algorithms.test_local import losses
 from tests.app.assembling import config_of, engine_of, federation_of
-from tests.app.runs import run_app, weights
+from tests.app.runs import kept_in, run_app, weights
 
 SMALL = {"num-clients": 4, "local-epochs": 1, "batches-per-epoch": 2, "global-rounds": 3, "alpha": 0.3}
 SMALL |= {"learning-rate": 0.05, "pfedme.pull": 4.0, "pfedme.rate": 0.1, "pfedme.steps": 3}
@@ -27,6 +28,7 @@ def test_models_are_those_of_plain_pytorch(tiers, beta, tmp_path):
     how = {"pull": 4.0, "rate": 0.1, "steps": 3, "beta": beta}
     x, own = pfedme(clients, edges, 3, tiers.get("edge-rounds", 1), **how)
     torch.testing.assert_close(weights(folder), x, rtol=0, atol=1e-6)
+    torch.testing.assert_close([kept[KEPT] for kept in kept_in(folder)], own, rtol=0, atol=1e-6)
     expected = [loss(clients, i, theta) for i, theta in enumerate(own)]
     assert losses(folder, "personal-loss") == pytest.approx(expected, abs=1e-6)
     assert abs(losses(folder)[0] - expected[0]) > 1e-3
