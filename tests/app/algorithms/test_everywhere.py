@@ -13,7 +13,7 @@ from espalier.app.wiring.clients import client_task
 from espalier.clients.client_app import make_client_app
 from espalier.clients.half import PLAIN
 from tests.app.assembling import build_task, config_of, engine_of, federation_of
-from tests.app.runs import flwr_run, lines, run_app, same_weights, summary, weights
+from tests.app.runs import flwr_run, kept_in, kept_of, lines, run_app, same_weights, summary, weights
 
 HALVES = [name for name, algorithm in ALGORITHMS.items() if algorithm.client is not PLAIN]
 FEATURES = (
@@ -23,6 +23,8 @@ FEATURES = (
 )
 SMALL = {"num-clients": 4, "num-edges": 2, "edge-rounds": 1, "local-epochs": 1, "batches-per-epoch": 2}
 SMALL |= {"fsl-sage.fit-steps": 3, "fedrep.head-epochs": 2, "pfedme.steps": 2, "fine-tune.steps": 2}
+KEEP_NO_WEIGHTS = {"cse-fsl", "decoupled", "fednova"}
+OTHERWISE = {"num-edges": 1, "apfl.adapts": True, "pfedme.beta": 0.5}
 
 
 @pytest.fixture(scope="module")
@@ -31,21 +33,38 @@ def plain(tmp_path_factory):
     return cache(lambda algorithm: run_app(tmp_path_factory.mktemp("plain") / "run", algorithm=algorithm, **SMALL))
 
 
+def told_by_clients(folder):
+    """Return the clients' figures of the last global round, and of fine-tuning where there is any."""
+    return [line["clients"] for scope in ("global", "personalised") for line in lines(folder, scope)[-1:]]
+
+
+def assert_kept_alike(found, expected, algorithm):
+    """Compare, to the bit, what clients keep: all of them keep weights, where the algorithm has some to keep."""
+    assert len([records for records in expected if records]) == (0 if algorithm in KEEP_NO_WEIGHTS else 4)
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)
+
+
 @pytest.mark.usefixtures("ray_here")
-@pytest.mark.parametrize("algorithm", ["apfl", "fedbabu", "hsfl-scaffold", "ditto", "mtgc", "fsl-sage", "decoupled"])
+@pytest.mark.parametrize(
+    "algorithm", ["apfl", "fedbabu", "hsfl-scaffold", "ditto", "mtgc", "fsl-sage", "decoupled", "pfedme", "local"]
+)
 def test_workers_of_ray_give_the_same_bits(algorithm, plain, tmp_path):
     there = run_app(tmp_path / "ray", algorithm=algorithm, **SMALL, engine="ray", ray_workers=2)
     assert same_weights(plain(algorithm), there)
+    assert told_by_clients(plain(algorithm)) == told_by_clients(there)
+    assert_kept_alike(kept_in(there), kept_in(plain(algorithm)), algorithm)
 
 
+@pytest.mark.parametrize("settings", [{"edge-rounds": 2}, OTHERWISE], ids=["two tiers", "one tier"])
 @pytest.mark.parametrize("algorithm", HALVES)
-def test_a_resumed_run_goes_on_with_all_that_its_clients_keep(algorithm, tmp_path):
-    every = {**SMALL, "algorithm": algorithm, "global-rounds": 2, "edge-rounds": 2}
+def test_a_resumed_run_goes_on_with_all_that_its_clients_keep(algorithm, settings, tmp_path):
+    every = {**SMALL, "algorithm": algorithm, "global-rounds": 2, **settings}
     straight = run_app(tmp_path / "straight", **every)
     begun = run_app(tmp_path / "begun", **{**every, "global-rounds": 1})
     assert main([f"resume={begun}", "global-rounds=2"]) == 0
     assert same_weights(straight, begun)
-    assert lines(straight, "global")[-1]["clients"] == lines(begun, "global")[-1]["clients"]
+    assert told_by_clients(straight) == told_by_clients(begun)
+    assert_kept_alike(kept_in(begun), kept_in(straight), algorithm)
 
 
 @pytest.mark.parametrize("algorithm", HALVES)
@@ -66,6 +85,7 @@ def test_a_process_for_every_message_gives_the_same_bits(algorithm, plain):
     expected = weights(plain(algorithm))
     found = last.arrays.to_torch_state_dict()
     assert {name: torch.equal(found[name], expected[name]) for name in expected} == dict.fromkeys(expected, True)
+    assert_kept_alike(kept_of(grid.state_dict()), kept_in(plain(algorithm)), algorithm)
 
 
 @pytest.mark.parametrize(
