@@ -107,12 +107,12 @@ def test_beside_a_feature_a_run_is_repeatable_and_leaves_nobody_out(algorithm, f
 
 
 @pytest.mark.deploy
-@pytest.mark.parametrize("algorithm", ["hsfl-scaffold", "ditto", "fsl-sage"])
-def test_flwr_run_gives_the_same_bits(algorithm, tmp_path):
-    settings = {"algorithm": algorithm, **SMALL, "global-rounds": 1, "report.plots": False}
-    code, said = flwr_run("num-supernodes=4", **settings, output_dir=str(tmp_path / "flwr"))
+@pytest.mark.parametrize("algorithm", HALVES)
+def test_flwr_run_gives_the_same_bits(algorithm, plain, tmp_path):
+    code, said = flwr_run("num-supernodes=4", algorithm=algorithm, **SMALL, output_dir=str(tmp_path / "flwr"))
     assert code == 0, said
-    assert same_weights(tmp_path / "flwr", run_app(tmp_path / "here", **settings))
+    assert same_weights(tmp_path / "flwr", plain(algorithm))
+    assert told_by_clients(tmp_path / "flwr") == told_by_clients(plain(algorithm))
 
 
 def test_lies_beside_the_model_are_left_out_by_name(tmp_path):
