@@ -1,13 +1,13 @@
 """How fast the settings are by which other simulators of federated learning show their speed: see ``peers.md``.
 
-``python -m benchmarks.peers [ROUNDS] [DEVICE]`` trains each setting with the in-process engine, with clients one after
-the other, in a thread for each core, and side by side, in turns with a bare PyTorch loop that makes the same
-mini-batches of the same clients and knows nothing of messages. DEVICE is "cpu", the default, or "cuda", where gradients
-are recorded too, no threads are tried, and a model with dropout has no clients side by side. Of each way it prints SGD
-steps a second, seconds a round, the ratio of these to the bare loop's (medians over ROUNDS rounds, by default 2, after
-one to warm up), and the largest difference between the weights after the first round. On the CPU these are seconds of
-the process, and those by the clock on the wall stand beside them; on a GPU all are by the clock on the wall. Images are
-random bytes of CIFAR-10's shape; one PyTorch thread, no evaluation.
+``python -m benchmarks.peers [ROUNDS] [DEVICE]`` trains each setting with the in-process engine, in turns with a bare
+PyTorch loop that makes the same mini-batches of the same clients and knows nothing of messages. DEVICE is "cpu", the
+default, or "cuda". Clients train one after the other; on a CPU in as many threads as pay, where clients with dropout
+take turns; on a GPU with recorded gradients; and side by side, but for dropout on a GPU. Of each way it prints SGD
+steps a second; seconds a round, of the process and by the clock on the wall, each with its ratio to the bare loop's
+(medians over ROUNDS rounds, by default 2, after one to warm up); and the largest difference between the weights after
+the first round. Steps a second are by the process's seconds on a CPU, and by the clock on a GPU. Images are random
+bytes of CIFAR-10's shape; one PyTorch thread, no evaluation.
 """
 
 import sys
@@ -53,6 +53,8 @@ class RandomImages(OwnTask):
     images : int
         Of each client, to train on.
     """
+
+    side_by_side = True
 
     def __init__(self, images: int) -> None:
         self.images = images
@@ -145,8 +147,8 @@ class Measured:
         SGD steps in a second, of the process's CPU time or, on a GPU, by the clock on the wall.
     cpu_seconds, seconds : float
         Of a round: of the process, and by the clock on the wall; medians.
-    ratio : float
-        Seconds of a round, as for `steps_per_second`, over the bare loop's of the same round, the median.
+    cpu_ratio, ratio : float
+        Both over the bare loop's of the same round, the median.
     difference : float
         The largest between the weights and the bare loop's after the first round.
     """
@@ -154,6 +156,7 @@ class Measured:
     steps_per_second: float
     cpu_seconds: float
     seconds: float
+    cpu_ratio: float
     ratio: float
     difference: float
 
@@ -170,11 +173,11 @@ def main() -> None:
     steps = "steps/CPU s" if device == "cpu" else "steps/s"
     for name, (values, stacks) in SETTINGS.items():
         print(name)
-        print(f"{'':<19}{steps:>13}{'CPU s/round':>13}{'ratio':>8}{'s/round':>10}{'weights differ by':>20}")
+        print(f"{'':<19}{steps:>13}{'CPU s/round':>13}{'ratio':>8}{'s/round':>10}{'ratio':>8}{'weights differ by':>20}")
         for way, found in measure({**values, "device": device}, ways_on(device, stacks.get(device)), rounds).items():
             print(
-                f"{way:<19}{found.steps_per_second:13.1f}{found.cpu_seconds:13.2f}{found.ratio:8.3f}"
-                f"{found.seconds:10.2f}{found.difference:20.1e}"
+                f"{way:<19}{found.steps_per_second:13.1f}{found.cpu_seconds:13.2f}"
+                f"{found.cpu_ratio:8.3f}{found.seconds:10.2f}{found.ratio:8.3f}{found.difference:20.1e}"
             )
 
 
@@ -182,7 +185,7 @@ def ways_on(device: str, stack: int | None) -> dict[str, dict[str, Any]]:
     """Return the ways to train on a device, as settings, with so many clients side by side, by name."""
     ways: dict[str, dict[str, Any]] = {"one after the other": {"workers": 1}}
     if device == "cpu":
-        ways["on all cores"] = {}
+        ways["in threads"] = {}
     if device == "cuda":
         ways["recorded"] = {"train.cuda-graph": True}
     if stack:
@@ -224,12 +227,17 @@ def measure(values: Mapping[str, Any], ways: Mapping[str, Mapping[str, Any]], ro
         cpu["bare loop"].append(time.process_time() - began[1])
         first.setdefault("bare loop", weights)
     clock = cpu if config.device == "cpu" else wall
+
+    def ratio(seconds: Mapping[str, list[float]], name: str) -> float:
+        return median(one / other for one, other in zip(seconds[name][1:], seconds["bare loop"][1:], strict=True))
+
     return {
         name: Measured(
             steps_per_second=steps / median(clock[name][1:]),
             cpu_seconds=median(cpu[name][1:]),
             seconds=median(wall[name][1:]),
-            ratio=median(one / other for one, other in zip(clock[name][1:], clock["bare loop"][1:], strict=True)),
+            cpu_ratio=ratio(cpu, name),
+            ratio=ratio(wall, name),
             difference=max(float((first[name][k] - first["bare loop"][k]).abs().max()) for k in start),
         )
         for name in wall
@@ -238,8 +246,9 @@ def measure(values: Mapping[str, Any], ways: Mapping[str, Mapping[str, Any]], ro
 
 def rounds_of(config: RunConfig) -> Iterator[tuple[list[int], Weights]]:
     """Yield after each round the clients that trained, by number, and the global weights."""
-    settings, one_thread = config.as_dict(), config.stack or config.device == "cuda"
-    runs = one_by_one if one_thread else threads_for(config.workers, cpu_count(), 1, settings)
+    settings = config.as_dict()
+    in_threads = config.device == "cpu" and not config.stack
+    runs = threads_for(config.workers, cpu_count(), 1, settings) if in_threads else one_by_one
     engine = InProcess.open(config.federation.num_clients, settings, config.seed, config.stack, runs)
     task, model = checked_task(config)
     federation = assemble(config, engine.grid, task, model, lanes=engine.lanes)

@@ -1,6 +1,7 @@
 """A client's random numbers: derived from the run's seed, the client and the round, and from nothing else."""
 
 import random
+from copy import deepcopy
 
 import torch
 from torch import nn
@@ -52,15 +53,23 @@ def may_draw_in_evaluations(module: nn.Module) -> bool:
 
 def has_dropout(module: nn.Module) -> bool:
     """Return whether a module holds one of PyTorch's layers that draw in training mode alone."""
-    return any(type(part) in _DROPOUT for part in module.modules())
+    return any(type(part) in _DROPOUT or _drops_within(part) for part in module.modules())
 
 
 def without_dropout(module: nn.Module) -> nn.Module:
-    """Return the module, whose layers that draw in training mode alone let all through and draw nothing any more."""
-    for part in module.modules():
+    """Return a copy, whose layers that draw in training mode alone let all through and draw nothing."""
+    copied = deepcopy(module)
+    for part in copied.modules():
         if type(part) in _DROPOUT:
             part.p = 0.0  # type: ignore[assignment]
-    return module
+        elif _drops_within(part):
+            part.dropout = 0.0  # type: ignore[assignment]
+    return copied
+
+
+def _drops_within(part: nn.Module) -> bool:
+    """Return whether a layer drops by itself, without a layer for it."""
+    return isinstance(part, nn.MultiheadAttention | nn.RNNBase) and part.dropout > 0
 
 
 def _is_known(part: nn.Module) -> bool:

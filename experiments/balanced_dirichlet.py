@@ -2,13 +2,15 @@
 
 import numpy as np
 
-LEAST_EXAMPLES = 10  # of a client
+LEAST_EXAMPLES, TRIES = 10, 1000  # of a client; for all of them
 
 
 def balanced_dirichlet(
     rng: np.random.Generator | np.random.RandomState, labels: np.ndarray, num_clients: int, alpha: float
 ) -> list[np.ndarray]:
-    """Divide each class by shares from Dir(alpha), among those clients alone that have less than an equal part of all.
+    """Divide each class by shares from Dir(alpha), only among clients that have less than an equal part of all so far.
+
+    That is done again until all clients have 10 images.
 
     Parameters
     ----------
@@ -29,17 +31,21 @@ def balanced_dirichlet(
     Raises
     ------
     ValueError
-        If there are fewer than 10 images for each client.
+        If clients have too few images in each of 1,000 tries.
     """
-    if len(labels) < (least := LEAST_EXAMPLES * num_clients):
-        raise ValueError(f"{len(labels)} images for {num_clients} clients: allowed are {least} or more")
-    parts = [np.empty(0, int)] * num_clients
-    while min(map(len, parts)) < LEAST_EXAMPLES:
+    for _ in range(TRIES):
         parts = [np.empty(0, int)] * num_clients
         for label in np.unique(labels):
             shuffled = rng.permutation(np.flatnonzero(labels == label))
             wanting = np.array([len(part) < len(labels) / num_clients for part in parts])
             shares = rng.dirichlet(np.full(num_clients, alpha)) * wanting
-            ends = (np.cumsum(shares / shares.sum()) * len(shuffled)).astype(int)
+            if not (total := shares.sum()):
+                break
+            ends = (np.cumsum(shares / total) * len(shuffled)).astype(int)
             parts = [np.append(*pair) for pair in zip(parts, np.split(shuffled, ends[:-1]), strict=True)]
-    return parts
+        if min(map(len, parts)) >= LEAST_EXAMPLES:
+            return parts
+    raise ValueError(
+        f"{len(labels)} images: allowed are so many that each of {num_clients} clients gets {LEAST_EXAMPLES} in one of "
+        f"{TRIES} tries with alpha = {alpha:g}"
+    )

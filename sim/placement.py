@@ -9,6 +9,7 @@ Worker = TypeVar("Worker", bound=Hashable)
 CLOSE_ENOUGH = 1.01
 # Pieces move where the busiest worker then has so much less to do: what they keep in memory is made again.
 WORTH_MOVING = 0.95
+LEAST_SECONDS = 1e-9  # of a piece, whatever a coarse clock says
 
 
 def shared_out(work: Mapping[Piece, float], loads: Sequence[float]) -> dict[Piece, int]:
@@ -65,28 +66,30 @@ class Places(Generic[Piece, Worker]):
         self, sizes: Mapping[Piece, float], groups: Mapping[Piece, Hashable], workers: Sequence[Worker]
     ) -> None:
         self._sizes, self._groups = dict(sizes), groups
-        # Seconds by kind of work, since what evaluations take says nothing of training: of all, and those since then.
+        # By kind of work, since what evaluations take says nothing of training: what each piece took last, what pieces
+        # took since then, and what all of them took so far.
         self._known: dict[str, dict[Piece, float]] = {}
         self._took: dict[str, dict[Piece, float]] = {}
+        self._total: dict[str, float] = {}
         self.at: dict[Piece, Worker] = {}
         self.at = self._spread(list(sizes), workers)
 
     def add(self, kind: str, piece: Piece, seconds: float) -> None:
         """Take note of what a piece took."""
         took = self._took.setdefault(kind, {})
-        took[piece] = took.get(piece, 0.0) + seconds
+        took[piece] = took.get(piece, 0.0) + max(seconds, LEAST_SECONDS)
+        self._total[kind] = self._total.get(kind, 0.0) + seconds
 
-    def even_out(self, kind: str, workers: Sequence[Worker]) -> None:
+    def share_out_anew(self, kind: str, workers: Sequence[Worker]) -> None:
         """Share pieces out by what work of a kind took last, if that is worth it; who took none keeps its share.
 
-        They stay where they are for work of which all together took less than another kind: pieces that went to and fro
-        would have to be in the memory of two workers.
+        Only the kind that took most so far moves pieces: if they went to and fro, two workers would hold them.
         """
         if took := self._took.pop(kind, None):
             sizes = self._known.get(kind, self._sizes)
-            seconds_per_size = sum(took.values()) / sum(sizes[piece] for piece in took)
+            seconds_per_size = sum(took.values()) / max(sum(sizes[piece] for piece in took), LEAST_SECONDS)
             self._known[kind] = {piece: size * seconds_per_size for piece, size in sizes.items()} | took
-        if kind != max(self._known, key=lambda known: sum(self._known[known].values()), default=None):
+        if kind not in self._known or self._total[kind] < max(self._total.values()):
             return
         self._sizes = self._known[kind]
         at = self._spread(list(self.at), workers)

@@ -137,8 +137,8 @@ class RayGrid(SimulatedGrid):
     groups : Sequence[int], optional (default: None)
         Nodes of one group are at the same worker; a number for each, in partition order. None: each is by itself.
     moves : bool (default: False)
-        Nodes are shared out anew by the time that their messages took, when more of the type that takes longest are
-        pushed and none is open.
+        Nodes are shared out anew when messages are pushed and none is open, by the time that those of this type took;
+        only the type that took most so far moves nodes.
 
     Attributes
     ----------
@@ -261,7 +261,7 @@ class RayGrid(SimulatedGrid):
     def _take(self, messages: Mapping[str, Message]) -> None:
         if self._moves and not self._tasks:
             for kind in {message.metadata.message_type: None for message in messages.values()}:
-                self._places.even_out(kind, self._workers)
+                self._places.share_out_anew(kind, self._workers)
         self._tasks |= {message_id: _Task(message) for message_id, message in messages.items()}
         self._send(list(messages))
 

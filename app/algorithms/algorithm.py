@@ -125,7 +125,7 @@ class Algorithm:
         What its clients do: how their steps are corrected, what they keep, what never leaves them, how they answer.
     passes : Callable[[Section | None], int] (default: 1)
         How often a client trains on each mini-batch of a local round, by the algorithm's own settings: plans count the
-        cycles of all. Cut models have one.
+        cycles of all these passes. It is not asked for cut models.
     trains_clients : bool (default: True)
         Clients train; else the server does, or nobody.
     has_model : bool (default: True)

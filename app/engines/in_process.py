@@ -35,8 +35,8 @@ def threads_for(workers: int, cores: int, torch_threads: int, run_config: Mappin
     most = workers or max(cores // torch_threads, 1)
     if most == 1:
         return one_by_one
-    # PyTorch's number of threads holds in a new thread when it has been asked for there: until then oneDNN takes all
-    # cores, and other bits come out.
+    # PyTorch's number of threads holds in a thread that has asked for it: before, oneDNN takes all cores there, and
+    # other bits come out.
     kind = Threads if workers else FittingThreads
     return _WhereAllowed(kind(most, torch.get_num_threads), lambda: why_in_turn(run_config))
 

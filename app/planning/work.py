@@ -66,7 +66,7 @@ def num_told(model: nn.Module) -> int:
 def whole_model_work(model: nn.Module, half: ClientHalf = PLAIN, passes: int = 1) -> Work:
     """Return the work of a client that trains the whole model, as `half` does: weights may stay, or have company.
 
-    It trains on each mini-batch so many times as there are `passes`.
+    It trains on each mini-batch as many times as `passes` says.
     """
     count = num_values(model, half.stays(model)) + half.tells_weights * num_told(model)
     bits = np.array([BITS_PER_VALUE * float(max(count, 1))])  # what sends no weights sends something: costs are above 0

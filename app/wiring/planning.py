@@ -9,6 +9,7 @@ from espalier.app.algorithms.algorithm import Algorithm
 from espalier.app.algorithms.split_edges import cuts_of, frozen_weights
 from espalier.app.config.run_config import RunConfig
 from espalier.app.features.table import presence_of
+from espalier.app.ground.errors import bad_value
 from espalier.app.planning.build import cells_of_clients, whole_radio_world, world_of
 from espalier.app.planning.limits import check_cell_size, check_deadline
 from espalier.app.planning.solving import own_solver
@@ -70,6 +71,8 @@ def work_of(
     """Return what a client's part of the training takes, for each cut that a plan may choose from."""
     cuts = sorted(set(cuts_of(algorithm, split, model)))
     if not cuts:
-        return whole_model_work(model, algorithm.client, algorithm.passes(own))
+        if (passes := algorithm.passes(own)) < 1:
+            raise bad_value("algorithm", algorithm.text, f"one whose passes() is 1 or more, not {passes}")
+        return whole_model_work(model, algorithm.client, passes)
     payload, frozen = TRANSPORTS[split.transport].payload(stream), frozen_weights(algorithm, model)
     return split_work(as_blocks(model), task.example_input(), cuts, payload, frozen, algorithm.client)

@@ -52,14 +52,24 @@ def _answer_all(stream: OpenStream, message: Message, context: Context, answer: 
 def _answered(asked: Message, context: Context, answer: Answer, max_bytes: int) -> bytes:
     """Return the reply to a message as a frame.
 
-    Where the ClientApp raises, or its reply is too large, the reply says so in Flower's words, and is the last: the
-    next message finds a new process, which nothing of that can harm, and the node's state as it was before, as by
-    messages. A gateway whose edge is not there has nothing to harm, and stays.
+    Where the ClientApp raises, or its reply is too large, the reply says so in Flower's words, and is the last. The
+    next message finds a new process, which nothing of that can harm, and the node's state of before, as by messages. A
+    gateway whose edge is not there has nothing to harm, and stays.
     """
-    before = RecordDict({name: record.copy() for name, record in context.state.items()})
+    before = _copied(context.state)
     try:
         return pack_reply(answer(asked, context), max_bytes, is_last=False)
     except Exception as error:
         context.state = before
         reply = Message(Error(RAISED, f"{type(error)}:<'{error}'>"), reply_to=asked)
         return pack_reply(reply, max_bytes, is_last=not isinstance(error, NoEdgeError))
+
+
+def _copied(state: RecordDict) -> RecordDict:
+    """Return a node's state, whose records and lists can be changed without changing it."""
+    copied = RecordDict({name: record.copy() for name, record in state.items()})
+    for record in copied.values():
+        for key, value in record.items():
+            if isinstance(value, list):
+                record[key] = list(value)  # type: ignore[assignment]
+    return copied

@@ -49,9 +49,10 @@ class Oort:
 
     In round R, with L_i the last one of client i, t_i its time, and the preferred duration T a percentile of all times:
 
-    - utility: ``Stat_i = |B_i| |loss_i|``, of the clients tried, with the mean training loss where the paper has the
-      root of the mean square of the samples' losses; ``U_i = (min(Stat_i, clipped) - min) / (max - min)
-      + sqrt(0.1 ln(R) / L_i)``, times ``(T / t_i)^penalty`` where ``t_i > T``;
+    - utility: ``Stat_i = |B_i| |loss_i|``, of the clients tried;
+      ``U_i = (min(Stat_i, clipped) - min) / (max - min) + sqrt(0.1 ln(R) / L_i)``, times ``(T / t_i)^penalty`` where
+      ``t_i > T``. The loss is the mean of the client's training, where the paper has the root of the mean square of the
+      samples' losses;
     - exploitation: ``floor(Z (1 - exploration))`` of those with U at least `cut` times the U of the first one left out,
       drawn in proportion to U;
     - exploration: the rest of Z, among clients never tried, in proportion to their examples, times the same factor, of
@@ -183,6 +184,6 @@ class Oort:
 def statistical_utility(known: Standing) -> np.ndarray:
     """Return ``|B| |loss|`` of each client; NaN for those that have told no loss.
 
-    Of a client one loss is known, its mean training loss; the paper's ``|B| sqrt(mean of loss^2)`` is over its samples.
+    A client tells one loss, the mean of its training; the paper's ``|B| sqrt(mean of loss^2)`` is over its samples.
     """
     return known.examples * np.abs(known.loss)

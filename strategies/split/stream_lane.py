@@ -141,7 +141,7 @@ class StreamLane:
             self._changed.notify_all()
 
     def _run(self) -> None:
-        torch.get_num_threads()  # holds in this thread when it was asked for: until then oneDNN takes all cores
+        torch.get_num_threads()  # holds in a thread that has asked for it; before, oneDNN takes all cores
         try:
             if self._all_opened():
                 self._frames.run()

@@ -715,6 +715,16 @@ class FalselyBesideDropout(FalselySideBySide):
         return model
 
 
+class Attending(SideBySide):
+    """With a layer that drops by itself, and one of PyTorch's for it."""
+
+    def model(self):
+        model = super().model()
+        layer = nn.TransformerEncoderLayer(8, 2, 8, dropout=0.2, batch_first=True).double()
+        model.body = nn.Sequential(nn.Unflatten(1, (1, 8)), layer, nn.Flatten(), model.body)
+        return model
+
+
 class InTurn(SideBySide):
     """Says that it is not."""
 

@@ -78,6 +78,7 @@ def test_any_number_of_workers_gives_the_same_bits(name, tmp_path):
         {"algorithm": "h-fedavg", "task": "tests.app.own_tasks:Noisy"},
         {"algorithm": "hsfl", "task": "tests.app.own_tasks:Noisy"},
         {"algorithm": "h-fedavg", "task": "tests.app.own_tasks:SideBySide"},
+        {"algorithm": "h-fedavg", "task": "tests.app.own_tasks:Attending"},
     ],
     ids=lambda settings: "-".join(str(value).rpartition(":")[2] for value in settings.values()),
 )

@@ -5,6 +5,7 @@ import pytest
 from benchmarks.peers import SETTINGS, measure, ways_on
 from espalier.app.config.parse import parse_config
 from espalier.app.config.unused import unused_keys
+from espalier.app.wiring.clients import why_in_turn
 from espalier.app.wiring.task_of_run import build_task
 
 # The images of each client, and the settings, for something that takes a moment.
@@ -20,11 +21,14 @@ def test_a_setting_runs_one_after_the_other_and_side_by_side(name):
     images, fewer = FEWER[name]
     task = values["task"].replace(images, "images=10")
     found = measure({**values, **fewer, "task": task, "local-epochs": 1, "batch-size": 5}, ways_on("cpu", 2), 1)
-    assert list(found) == ["one after the other", "on all cores", "2 side by side", "bare loop"]
-    assert all(one.steps_per_second > 0 and one.seconds > 0 and one.ratio > 0 for one in found.values())
-    assert found["bare loop"].ratio == 1
+    assert list(found) == ["one after the other", "in threads", "2 side by side", "bare loop"]
+    assert all(
+        one.steps_per_second > 0 and one.seconds > 0 and one.ratio > 0 and one.cpu_ratio > 0 for one in found.values()
+    )
+    assert found["bare loop"].ratio == found["bare loop"].cpu_ratio == 1
+    assert why_in_turn(parse_config(values).as_dict()) == ""
     assert found["one after the other"].difference < 1e-7
-    assert found["on all cores"].difference == found["one after the other"].difference
+    assert found["in threads"].difference == found["one after the other"].difference
     assert found["2 side by side"].difference < 1e-5
 
 

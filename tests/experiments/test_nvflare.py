@@ -61,8 +61,10 @@ def test_the_settings_train_and_a_shorter_run_is_not_recorded(tmp_path):
 
 
 def test_too_few_images_are_refused():
-    with pytest.raises(ValueError, match=r"^79 images for 8 clients: allowed are 80 or more$"):
-        published_split(LABELS[:79], 8, 0.1)
+    with pytest.raises(
+        ValueError, match=r"^80 images: allowed are so many that each of 8 clients gets 10 in one of 1000"
+    ):
+        published_split(LABELS[:80], 8, 0.1)
 
 
 def test_the_table_has_the_last_accuracy_beside_the_published_one(tmp_path, capsys):

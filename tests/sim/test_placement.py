@@ -40,21 +40,29 @@ def test_sixteen_uneven_edges_end_within_a_tenth_of_the_best_partition(seed):
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_edges_stay_within_a_tenth_of_the_best_partition_whatever_evaluations_take_between(seed):
+@pytest.mark.parametrize(("share", "every"), [(0.5, 1), (3.0, 5)], ids=["short", "long and rare"])
+def test_edges_are_within_a_tenth_of_the_best_partition_whatever_evaluations_take_between(seed, share, every):
     rng = np.random.default_rng(seed)
-    train, evaluate = (dict(enumerate(share * rng.lognormal(sigma=1.0, size=16))) for share in (1.0, 0.5))
+    train, evaluate, first = (dict(enumerate(rng.lognormal(sigma=1.0, size=16))) for _ in range(3))
     workers = ["a", "b", "c", "d"]
     places = Places(dict.fromkeys(train, 1.0), {edge: edge for edge in train}, workers)
     best, moved = best_partition(list(train.values()), WORKERS), []
-    for server_round in range(4):
-        for kind, seconds in (("train", train), ("evaluate", evaluate)):
-            places.even_out(kind, workers)
-            moved.append(dict(places.at))
-            for edge, own in seconds.items():
-                places.add(kind, edge, own)
-        if server_round:
-            assert busiest(train, moved[-2]) <= 1.1 * best
-    assert all(at == moved[2] for at in moved[2:])  # nor do they go to and fro
+
+    def work(kind, seconds):
+        places.share_out_anew(kind, workers)
+        at = dict(places.at)
+        for edge, own in seconds.items():
+            places.add(kind, edge, own)
+        return at
+
+    work("query", first)  # done once: data are read
+    work("query", dict.fromkeys(first, 0.001))
+    for server_round in range(1, 13):
+        moved.append(work("train", train))
+        if server_round % every == 0:
+            work("evaluate", {edge: share * own for edge, own in evaluate.items()})
+    assert all(busiest(train, at) <= 1.1 * best for at in moved[5:])
+    assert all(at == moved[5] for at in moved[5:])  # nor do they go to and fro
 
 
 def test_who_took_nothing_keeps_its_share_and_workers_that_are_gone_leave_theirs():
@@ -62,10 +70,18 @@ def test_who_took_nothing_keeps_its_share_and_workers_that_are_gone_leave_theirs
     assert places.at == {"x": 0, "y": 1, "z": 1, "w": 1}
     places.add("train", "x", 1.0)  # of which y took 0.5 then
     places.add("train", "z", 9.0)
-    places.even_out("train", [0, 1])
+    places.share_out_anew("train", [0, 1])
     assert places.at == {"z": 0, "y": 1, "x": 1, "w": 1}
     places.leave([0], [1])
     assert set(places.at.values()) == {1}
+
+
+def test_a_coarse_clock_ends_nothing():
+    places = Places({"x": 0.0, "y": 0.0}, {"x": "x", "y": "y"}, [0, 1])
+    for _ in range(3):
+        places.add("train", "x", 0.0)
+        places.share_out_anew("train", [0, 1])
+    assert set(places.at) == {"x", "y"}
 
 
 def test_an_exchange_mends_what_the_longest_first_gets_wrong():

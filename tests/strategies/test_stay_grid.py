@@ -74,9 +74,11 @@ def query(node_id, **config):
 
 def counting(message, context):
     """Count the messages in the node's state, and tell how many there were."""
-    state = context.state.setdefault("count", MetricRecord({"count": 0}))
+    state = context.state.setdefault("count", MetricRecord({"count": 0, "all": [0]}))
     state["count"] += 1
-    return Message(RecordDict({"count": MetricRecord({"count": state["count"]})}), reply_to=message)
+    state["all"].append(state["count"])
+    count = MetricRecord({"count": state["count"], "all": list(state["all"])})
+    return Message(RecordDict({"count": count}), reply_to=message)
 
 
 def test_a_node_keeps_its_state_through_streams_that_end_and_begin():
@@ -104,6 +106,7 @@ def test_who_raises_is_left_out_in_flowers_words_and_comes_back_in_a_new_process
         assert bad.error.reason == "<class 'ValueError'>:<'no such column'>"
         again = ask(grid, [query(first, fails=False), query(second, fails=False)])
         assert [reply.content["count"]["count"] for reply in again] == [4, 2]  # as if it had not been asked
+        assert [reply.content["count"]["all"] for reply in again] == [[0, 1, 2, 3, 4], [0, 1, 2]]
     assert stays(devices) == sorted([first, second, second])
 
 
