@@ -1,7 +1,6 @@
 """A client's random numbers: derived from the run's seed, the client and the round, and from nothing else."""
 
 import random
-from copy import deepcopy
 
 import torch
 from torch import nn
@@ -57,14 +56,13 @@ def has_dropout(module: nn.Module) -> bool:
 
 
 def without_dropout(module: nn.Module) -> nn.Module:
-    """Return a copy, whose layers that draw in training mode alone let all through and draw nothing."""
-    copied = deepcopy(module)
-    for part in copied.modules():
+    """Return the module, whose layers that draw in training mode alone let all through and draw nothing from now on."""
+    for part in module.modules():
         if type(part) in _DROPOUT:
             part.p = 0.0  # type: ignore[assignment]
         elif _drops_within(part):
             part.dropout = 0.0  # type: ignore[assignment]
-    return copied
+    return module
 
 
 def _drops_within(part: nn.Module) -> bool:

@@ -64,7 +64,6 @@ def asked_once(devices):
         {"algorithm": "sfl-v2", "report_evaluate_clients": 0.5},
         {"algorithm": "decoupled"},
         {"algorithm": "cse-fsl"},
-        {"algorithm": "fsl-sage"},
         {"algorithm": "rawhfl", "dataset": "video-caching"},
     ],
     ids=lambda settings: settings["algorithm"],

@@ -47,9 +47,7 @@ def assert_kept_alike(found, expected, algorithm):
 
 
 @pytest.mark.usefixtures("ray_here")
-@pytest.mark.parametrize(
-    "algorithm", ["apfl", "fedbabu", "hsfl-scaffold", "ditto", "mtgc", "fsl-sage", "decoupled", "pfedme", "local"]
-)
+@pytest.mark.parametrize("algorithm", ["apfl", "fedbabu", "hsfl-scaffold", "ditto", "mtgc", "fsl-sage", "local"])
 def test_workers_of_ray_give_the_same_bits(algorithm, plain, tmp_path):
     there = run_app(tmp_path / "ray", algorithm=algorithm, **SMALL, engine="ray", ray_workers=2)
     assert same_weights(plain(algorithm), there)
@@ -57,8 +55,12 @@ def test_workers_of_ray_give_the_same_bits(algorithm, plain, tmp_path):
     assert_kept_alike(kept_in(there), kept_in(plain(algorithm)), algorithm)
 
 
-@pytest.mark.parametrize("settings", [{"edge-rounds": 2}, OTHERWISE], ids=["two tiers", "one tier"])
-@pytest.mark.parametrize("algorithm", HALVES)
+@pytest.mark.parametrize(
+    ("algorithm", "settings"),
+    [(name, {"edge-rounds": 2}) for name in HALVES]
+    + [(name, OTHERWISE) for name in ("scaffold", "ditto", "apfl", "pfedme", "fedbabu")],
+    ids=lambda one: one if isinstance(one, str) else "one tier" if one is OTHERWISE else "two tiers",
+)
 def test_a_resumed_run_goes_on_with_all_that_its_clients_keep(algorithm, settings, tmp_path):
     every = {**SMALL, "algorithm": algorithm, "global-rounds": 2, **settings}
     straight = run_app(tmp_path / "straight", **every)
