@@ -6,7 +6,6 @@ every round, and prints a table of all that the CSV has beside the paper's figur
 over bytes, with the published ends. Without a folder it only prints and draws.
 """
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from matplotlib.axes import Axes
 from espalier.app.comparison.runs import FinishedRun
 from espalier.app.ground.errors import UserError
 from espalier.app.ground.pictures import PALETTE, save_plot
-from experiments.recorded_rounds import RoundLine, by_run, rounds_with
+from experiments.recorded_rounds import RoundLine, by_run, parser_of, rounds_with
 from experiments.records import run_script
 
 SETTINGS = Path(__file__).parent / "fsl-sage-cifar10.toml"
@@ -63,9 +62,7 @@ def draw(path: Path, lines: Sequence[RoundLine]) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Add the runs that the CSV lacks, print the table and draw the figure."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("folders", type=Path, nargs="*", help="finished runs, or the sweep's folder")
-    parser.add_argument("--csv", type=Path, required=True)
+    parser = parser_of(__doc__)
     parser.add_argument("--figure", type=Path)
     given = parser.parse_args(arguments)
     lines = rounds_with(given.csv, given.folders, SETTINGS, {"algorithm"}, row_of)

@@ -5,7 +5,6 @@
 every round, and prints a table of all that the CSV has. Without a folder it only prints.
 """
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,7 +12,7 @@ import numpy as np
 from torch import nn
 
 from experiments.balanced_dirichlet import balanced_dirichlet
-from experiments.recorded_rounds import RoundLine, Rows, by_run, mean_of, rounds_with
+from experiments.recorded_rounds import RoundLine, Rows, by_run, mean_of, parser_of, rounds_with
 from experiments.records import run_script
 
 HERE = Path(__file__).parent
@@ -86,10 +85,7 @@ def print_table(lines: Sequence[RoundLine]) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Add the runs that the CSV lacks, and print the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("folders", type=Path, nargs="*", help="finished runs, or the sweep's folder")
-    parser.add_argument("--csv", type=Path, required=True)
-    given = parser.parse_args(arguments)
+    given = parser_of(__doc__).parse_args(arguments)
     print_table(rounds_with(given.csv, given.folders, SETTINGS, ROWS.varied, ROWS.row_of))
 
 

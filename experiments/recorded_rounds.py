@@ -1,5 +1,6 @@
 """Records of the rounds of finished runs: accuracy on the test pool over rounds, and over the bytes that were sent."""
 
+import argparse
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -63,6 +64,14 @@ class Rows:
                 return row
         said = ", ".join(f"{key} = {value!r}" for key, value in own.items())
         raise UserError(f"{run.folder}: {said}: allowed are those of a row of {self.cases.name}")
+
+
+def parser_of(description: str | None) -> argparse.ArgumentParser:
+    """Return what reads the folders and the CSV that a script is given."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("folders", type=Path, nargs="*", help="finished runs, or the sweep's folder")
+    parser.add_argument("--csv", type=Path, required=True)
+    return parser
 
 
 def rounds_with(

@@ -260,7 +260,7 @@ class RayGrid(SimulatedGrid):
 
     def _take(self, messages: Mapping[str, Message]) -> None:
         if self._moves and not self._tasks:
-            for kind in {message.metadata.message_type: None for message in messages.values()}:
+            for kind in dict.fromkeys(message.metadata.message_type for message in messages.values()):
                 self._places.share_out_anew(kind, self._workers)
         self._tasks |= {message_id: _Task(message) for message_id, message in messages.items()}
         self._send(list(messages))

@@ -21,6 +21,7 @@ from espalier.app.planning.work import Work, forward_flops, split_work, traffic_
 from espalier.app.reports.final import result_table
 from espalier.app.settings.sections import TrainSettings
 from espalier.app.tasks.caching_data import top_popular
+from espalier.app.wiring.planning import work_of
 from espalier.app.wiring.task_of_run import build_task
 from espalier.clients.randomness import client_generator
 from espalier.clients.shared.cut import Cut
@@ -131,6 +132,13 @@ def test_a_plan_has_the_cycles_of_all_that_a_client_trains():
     cycles = plain.problem(1, np.arange(6), None, 0).cycles_per_local_round
     for world, passes in zip(others, (2, 2, 7), strict=True):
         np.testing.assert_array_equal(world.problem(1, np.arange(6), None, 0).cycles_per_local_round, passes * cycles)
+
+
+def test_an_algorithm_without_a_pass_is_refused():
+    config = config_of()
+    task, ditto = build_task(config), replace(algorithm_named("ditto"), passes=lambda own: 0)
+    with pytest.raises(UserError, match=r"^algorithm = 'ditto': allowed is one whose passes\(\) is 1 or more, not 0$"):
+        work_of(ditto, None, config.split, config.stream, task, task.new_model())
 
 
 def test_plans_count_the_control_variates_of_clients_blocks():
