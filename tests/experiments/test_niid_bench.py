@@ -100,6 +100,8 @@ def test_the_page_shows_what_is_recorded(capsys):
             own = {seed for of, seed in runs if of == f"{row}, their split" and len(runs[of, seed]) >= last}
             cells = [f"{lead(row, seed, last):.3f}" if seed in own else "-" for seed in range(3)]
             assert f"| {name}, {last} rounds | {' | '.join(cells)} |" in page
+    rivals = "SCAFFOLD", "FedNova", "FedProx 0.01"
+    assert [row for row in rivals if all(lead(row, seed, LEAST) > 0 for seed in range(3))] == ["SCAFFOLD"]
     late = [
         np.mean([line.accuracy for line in runs[f"{name}, their split", 2][-10:]]) for name in ("SCAFFOLD", "FedAvg")
     ]
