@@ -20,6 +20,8 @@ from espalier.clients.device.machine import cpu_count
 from tests.interrupts import interruptible
 
 FORMATS = pictures.FORMATS
+# Until the tests are collected: to look through what is imported takes a sixth of that time.
+gc.disable()
 # As in the app: the order in which threads add up would change the last bits.
 torch.set_num_threads(1)
 
@@ -37,6 +39,7 @@ def pytest_collection_finish():
     """Let the collector skip what is imported by now: some of Flower's strategies collect for every reply."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -97,7 +97,7 @@ def test_a_process_for_every_message_gives_the_same_bits(algorithm, plain):
     [
         pytest.param(feature, algorithm, id=f"{next(iter(feature))}-{algorithm}")
         for feature in FEATURES
-        for algorithm in HALVES
+        for algorithm in OF_EACH_KIND
         # No plan is made where no gradient comes back; a test of local losses has the line.
         if not ("selection" in feature and ALGORITHMS[algorithm].auxiliary)
     ],
