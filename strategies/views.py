@@ -2,25 +2,18 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
-
-
-@runtime_checkable
-class KnowsConnected(Protocol):
-    """A Grid that tells at once which of some nodes are connected, as simulated ones do."""
-
-    def connected_of(self, node_ids: Sequence[int]) -> list[int]:
-        """Return those of some nodes that are connected, in their order."""
 
 
 class Connected:
     """Answers which of some nodes are connected; as long as nobody comes or goes, a look costs next to nothing.
 
     With a thousand edges that look in every edge round, a new set of all nodes each time would take longer than the
-    rounds.
+    rounds. A Grid that knows it at once, as simulated ones do, has ``connected_of(node_ids)``, which returns those of
+    some nodes that are connected, in their order.
     """
 
     def __init__(self) -> None:
@@ -29,8 +22,8 @@ class Connected:
 
     def among(self, members: Sequence[int], grid: Grid) -> list[int]:
         """Return those of `members` that are connected to a grid, in their order."""
-        if isinstance(grid, KnowsConnected):
-            return grid.connected_of(members)
+        if connected_of := getattr(grid, "connected_of", None):
+            return list(connected_of(members))
         node_ids = list(grid.get_node_ids())
         if node_ids != self._last:
             self._last, self._all = node_ids, frozenset(node_ids)
