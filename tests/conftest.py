@@ -35,11 +35,14 @@ def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: (item.path.parent.name != "deploy", "ray_here" not in item.fixturenames))
 
 
-def pytest_collection_finish():
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
     """Let the collector skip what is imported by now: some of Flower's strategies collect for every reply."""
+    collected = yield
     gc.collect()
     gc.freeze()
     gc.enable()
+    return collected
 
 
 @pytest.fixture(scope="session", autouse=True)
