@@ -31,7 +31,6 @@ from espalier.app.tiers.wire import (
     profile_to_wire,
 )
 from espalier.clients.messages.edge import EVALUATE_EDGE, QUERY_EDGE, TRAIN_EDGE, TRAIN_EDGE_HEADS
-from espalier.clients.messages.train import ACCURACY, LOSS
 from espalier.strategies import EdgeOutcome, Evaluation, Failure, Hierarchical, Profile, Round
 from espalier.strategies.compression import PlainUplinks, Uplinks
 from espalier.strategies.deadline import Deadline
@@ -79,10 +78,10 @@ class EdgeRun:
         What outlives a request.
     timeout_seconds : float, optional
         How long the edge waits for replies.
+    figures : Sequence[str]
+        What every evaluation tells.
     deadline : Deadline, optional (default: None)
         That of its plans, where it is in real time: results that are late come between requests, too.
-    figures : Sequence[str] (default: accuracy and loss)
-        What every evaluation tells.
     uplinks : Uplinks, optional (default: None)
         Carries its models to the cloud, which has one of its own to read them. None: as they are.
     """
@@ -100,8 +99,8 @@ class EdgeRun:
         state: EdgeState,
         *,
         timeout_seconds: float | None,
+        figures: Sequence[str],
         deadline: Deadline | None = None,
-        figures: Sequence[str] = (ACCURACY, LOSS),
         uplinks: Uplinks | None = None,
     ) -> None:
         self.name = name

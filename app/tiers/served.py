@@ -30,7 +30,7 @@ from espalier.app.tiers.own_hosts import add_counted, tuned_head
 from espalier.app.tiers.remote_edge import EdgeError, RemoteEdge, reply_of
 from espalier.app.tiers.states import AtDriver, WholeState
 from espalier.app.tiers.wire import node_of
-from espalier.app.wiring.clients import looked_up_once
+from espalier.app.wiring.clients import client_half, looked_up_once
 from espalier.app.wiring.edges import metered_edge
 from espalier.app.wiring.one_server import (
     Assembled,
@@ -120,14 +120,26 @@ class EdgeApp:
             run_config=self._run_config,
             node_configs=[{"partition-id": client, "num-partitions": len(self._profiles)} for client in clients],
             node_ids=members,
-            stack=TrainingStack(self._load_task, stack, self._lanes) if stack else None,
+            stack=TrainingStack(self._load_task, stack, self._lanes, client_half(self._run_config)) if stack else None,
             on_waited=tell_waiting,
         )
         task, model = self._task_and_model
         scene = Scene(config, list(self._profiles.values()), {name: members}, self._world)
         hierarchical, meter, seconds = metered_edge(scene, task, model, self._streams, self._lanes)
         state = WholeState(hierarchical.edges[name], self._world, grid, clients)
-        return EdgeRun(name, {}, grid, profiles, hierarchical, meter, seconds, self._world, state, timeout_seconds=None)
+        return EdgeRun(
+            name,
+            {},
+            grid,
+            profiles,
+            hierarchical,
+            meter,
+            seconds,
+            self._world,
+            state,
+            timeout_seconds=None,
+            figures=task.objective.figures,
+        )
 
     @cached_property
     def _task_and_model(self) -> tuple[Task, nn.Module]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from flwr.app import Context, Message
 from torch import nn
 
-from ..half import PLAIN, ClientHalf
+from ..half import ClientHalf
 from ..messages.seconds import ToldSeconds
 from ..messages.split import SplitFused
 from ..messages.split_names import SPLIT_FUSED
@@ -37,14 +37,12 @@ class TrainingStack:
         The most clients at a time.
     lanes : Lanes
         Where halves find their edges.
-    half : ClientHalf (default: FedAvg's client)
+    half : ClientHalf
         The algorithm's, which all tasks have: what answers messages of a type itself does so one by one, and halves of
         a model train by another rule one by one.
     """
 
-    def __init__(
-        self, load_task: Callable[[Context], ClientTask], size: int, lanes: Lanes, half: ClientHalf = PLAIN
-    ) -> None:
+    def __init__(self, load_task: Callable[[Context], ClientTask], size: int, lanes: Lanes, half: ClientHalf) -> None:
         self.size = size
         self._load_task = load_task
         self._lanes = lanes

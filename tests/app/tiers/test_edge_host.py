@@ -203,7 +203,7 @@ def edge_with_late_results():
     meter = ByteMeter({"edge": "edge"})
     profiles = ask_profiles(grid)
     parts = profiles, strategy, meter, SecondsMeter(clients_by_node(profiles)), None, own
-    edge = EdgeRun("edge-0", {}, grid, *parts, timeout_seconds=None, deadline=resources.deadline)
+    edge = EdgeRun("edge-0", {}, grid, *parts, timeout_seconds=None, figures=(), deadline=resources.deadline)
     return edge, resources, nodes, grid
 
 

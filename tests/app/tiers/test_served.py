@@ -2,21 +2,37 @@
 
 import json
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 from flwr.serverapp.strategy import FedAvg
 
+from espalier.app.algorithms.h_fedavg import H_FEDAVG
 from espalier.app.engines.in_process import InProcess
 from espalier.app.ground.checkpoint import load_state, save_state
 from espalier.app.ground.errors import UserError
 from espalier.app.run.run import run
+from espalier.clients.half import ClientHalf
+from espalier.clients.messages.train import TRAIN
+from espalier.clients.shared.arrays import to_record, to_weights
 from tests.app.assembling import config_of, engine_of
 from tests.app.runs import lines, run_app, same_weights, summary
 from tests.app.tiers.hosts import SMALL, Watching
 from tests.app.tiers.served import ServingInProcess, run_served
 from tests.app.tiers.test_two_tiers import same_figures, same_heads
+
+
+def halved(message, context, call_next):
+    """Answer with the model halfway between that which came and that which was trained."""
+    reply = call_next(message, context)
+    sent, trained = (to_weights(one.content["arrays"]) for one in (message, reply))
+    reply.content["arrays"] = to_record({name: (sent[name] + trained[name]) / 2 for name in sent})
+    return reply
+
+
+HALFWAY = replace(H_FEDAVG, client=ClientHalf(mods={TRAIN: [halved]}))
 
 VIDEO = {"dataset": "video-caching", "num_clients": 6, "learning_rate": 0.05}
 VIDEO |= {"report_evaluate_every": 0}  # most of the time of such a run
@@ -41,6 +57,8 @@ CASES = {
     "m1": {"algorithm": "h-fedavg-m1"},
     "m2": PLANNED | {"algorithm": "h-fedavg-m2"},
     "ub": {"algorithm": "h-fedavg-ub"},
+    "own client, side by side": {"algorithm": "tests.app.tiers.test_served:HALFWAY", "stack": 2},
+    "numbers": {"algorithm": "fedbabu", "task": "tests.app.own_tasks:Numbers"},
     "fedbuff": {"async_mode": "fedbuff", "async_buffer_size": 1, "global_rounds": 4},
     "semi-synchronous": PLANNED | {"algorithm": "h-fedavg-ub", "async_mode": "semi-synchronous"},
 }

@@ -13,6 +13,7 @@ from torch.nn.functional import cross_entropy
 from espalier.app.algorithms.stacked_servers import stacked_servers
 from espalier.app.meters.bytes import ByteMeter
 from espalier.clients.client_app import make_client_app
+from espalier.clients.half import PLAIN
 from espalier.clients.messages.split_names import SPLIT_FUSED
 from espalier.clients.shared.lanes import Lanes
 from espalier.clients.stacked.stacking import TrainingStack
@@ -126,7 +127,7 @@ def stacked(federation, size=3, guard=None, rounds=2, **options):
     """Run rounds of SFL-V1 whose clients train side by side, `size` at a time."""
     lanes = Lanes()
     app = make_client_app(federation.load, durable=False, lanes=lanes)
-    together = TrainingStack(federation.load, size, lanes)
+    together = TrainingStack(federation.load, size, lanes, PLAIN)
     grid = InProcessGrid(app, len(federation.sizes), stack=together)
     edge = federation.split(SplitFedV1, transport=FusedTransport(lanes), **options)
     return federation.run(edge, grid=grid, guard=guard, rounds=rounds)
