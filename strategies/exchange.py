@@ -452,7 +452,8 @@ def _keep(message_ids: Iterable[str]) -> None:
 
 def converse(grid: Grid, conversations: Mapping[str, Exchanges[Any]], **options: Any) -> dict[str, Any]:
     """Run conversations side by side and return their results; `options` as of `Conversations`."""
-    return Conversations(grid, **options).run(conversations)
+    with closing(Conversations(grid, **options)) as together:
+        return together.run(conversations)
 
 
 def path_of(*names: str) -> str:

@@ -3,6 +3,7 @@
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from logging import INFO, WARNING, getLogger
@@ -222,32 +223,32 @@ class Hierarchical(Edge):
             Sent along with every instruction to train, or to evaluate.
         """
         train_config, evaluate_config = train_config or ConfigRecord(), evaluate_config or ConfigRecord()
-        # Of all rounds: what a tier does not wait for goes on in the next.
-        conversations = self._conversations(grid, timeout)
         arrays = initial_arrays
         self.regroup(min(first_round, num_rounds))  # a run resumed after its last round knows where everybody is
-        for number in range(first_round, num_rounds + 1):
-            started = time.monotonic()
-            training = self.train_round(number, arrays, train_config, grid)
-            update: Update = _run(conversations, training, f"round {number}")
-            if update.arrays is None:
-                logger.log(WARNING, "round %d: the cloud made no model, the global model stays as it is", number)
-            else:
-                arrays = update.arrays
-            seconds, failures = time.monotonic() - started, _own(update.failures)
-            outcome = Round(
-                number,
-                arrays,
-                update.metrics,
-                None,
-                update.edges,
-                seconds=seconds,
-                failures=failures,
-                is_new=update.arrays is not None,
-            )
-            if is_evaluated(number, num_rounds, self.evaluate_every):
-                outcome = self._evaluated(outcome, conversations, evaluate_config, grid)
-            yield outcome
+        # Of all rounds: what a tier does not wait for goes on in the next, and ends with the last.
+        with closing(self._conversations(grid, timeout)) as conversations:
+            for number in range(first_round, num_rounds + 1):
+                started = time.monotonic()
+                training = self.train_round(number, arrays, train_config, grid)
+                update: Update = _run(conversations, training, f"round {number}")
+                if update.arrays is None:
+                    logger.log(WARNING, "round %d: the cloud made no model, the global model stays as it is", number)
+                else:
+                    arrays = update.arrays
+                seconds, failures = time.monotonic() - started, _own(update.failures)
+                outcome = Round(
+                    number,
+                    arrays,
+                    update.metrics,
+                    None,
+                    update.edges,
+                    seconds=seconds,
+                    failures=failures,
+                    is_new=update.arrays is not None,
+                )
+                if is_evaluated(number, num_rounds, self.evaluate_every):
+                    outcome = self._evaluated(outcome, conversations, evaluate_config, grid)
+                yield outcome
 
     def evaluated(
         self,
@@ -268,7 +269,8 @@ class Hierarchical(Edge):
         grid, timeout, evaluate_config
             As for `rounds`.
         """
-        return self._evaluated(outcome, self._conversations(grid, timeout), evaluate_config or ConfigRecord(), grid)
+        with closing(self._conversations(grid, timeout)) as conversations:
+            return self._evaluated(outcome, conversations, evaluate_config or ConfigRecord(), grid)
 
     def _conversations(self, grid: Grid, timeout: float | None) -> Conversations:
         return Conversations(

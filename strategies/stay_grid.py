@@ -326,8 +326,9 @@ class StayGrid(ThroughGrid):
                 return pack_message(sent.message, self._server.max_message_bytes)
             except ValueError as error:  # it is too large
                 with self._lock:
-                    line.at_work = None
-                    self._answer(sent, Error(REJECTED, one_line(error)))
+                    if line.at_work is sent:  # and no other message, of a stream that was opened meanwhile
+                        line.at_work = None
+                        self._answer(sent, Error(REJECTED, one_line(error)))
         return None
 
     def closed(self, stream: "_Stream") -> None:

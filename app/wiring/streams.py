@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from ipaddress import ip_address
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from flwr.serverapp import Grid
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from espalier.app.ground.certificates import is_valid_for, self_signed
 from espalier.app.ground.errors import UserError, bad_value
@@ -164,13 +166,16 @@ def largest_frame_bytes(
 def largest_message_bytes(model: nn.Module) -> int:
     """Return the bytes of the largest message to and from a client that stays and has the whole model.
 
-    A message holds few models: weights, and perhaps corrections beside them.
+    A message holds few models: weights, and perhaps corrections beside them. Of a model whose layers make their weights
+    when they first compute, nobody knows yet how large they are.
 
     Parameters
     ----------
     model : nn.Module
         The run's.
     """
+    if any(map(is_lazy, chain(model.parameters(), model.buffers()))):
+        return MOST_FRAME_BYTES
     model_bytes = sum(values.nbytes for values in model.state_dict().values())
     return min(MODELS_IN_A_MESSAGE * model_bytes + BESIDE_MODELS_BYTES, MOST_FRAME_BYTES)
 

@@ -1,7 +1,7 @@
 """What a device does while it stays: it answers what comes through its stream, in the process that it has."""
 
 from collections.abc import Callable
-from typing import NoReturn
+from typing import Final, NoReturn
 
 from flwr.app import Context, Error, Message, RecordDict
 
@@ -10,6 +10,8 @@ from ..streams import OpenStream, StreamOver, Withdrawn, open_stream
 from .edge_socket import NoEdgeError
 
 Answer = Callable[[Message, Context], Message]
+
+MOST_WORDS: Final = 10_000  # characters of an error; a log shows fewer
 
 
 def stay(message: Message, context: Context, answer: Answer) -> Message:
@@ -61,8 +63,16 @@ def _answered(asked: Message, context: Context, answer: Answer, max_bytes: int) 
         return pack_reply(answer(asked, context), max_bytes, is_last=False)
     except Exception as error:
         context.state = before
-        reply = Message(Error(RAISED, f"{type(error)}:<'{error}'>"), reply_to=asked)
+        reply = Message(Error(RAISED, _words_of(error)), reply_to=asked)
         return pack_reply(reply, max_bytes, is_last=not isinstance(error, NoEdgeError))
+
+
+def _words_of(error: Exception) -> str:
+    """Return what Flower's messages say of an error, of which a frame has room for a part where it is long."""
+    try:
+        return f"{type(error)}:<'{error}'>"[:MOST_WORDS]
+    except Exception:  # of a class that fails to say
+        return f"{type(error)}"
 
 
 def _copied(state: RecordDict) -> RecordDict:

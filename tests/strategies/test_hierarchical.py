@@ -28,6 +28,7 @@ from flwr.serverapp.strategy import (
 
 from espalier.sim.in_process_grid import InProcessGrid
 from espalier.strategies import EdgeOutcome, Hierarchical, StrategyEdge, Update, ask_profiles
+from espalier.strategies.exchange import Beside, Until
 from espalier.strategies.views import MemberGrid
 from tests.strategies.toys import (
     FedAdamReference,
@@ -74,6 +75,31 @@ def assert_close(left, right, tolerance=1e-6):
     assert left.keys() == right.keys()
     for name in left:
         np.testing.assert_allclose(left[name], right[name], rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("rounds", [1, 3])
+def test_what_goes_on_beside_the_rounds_ends_with_them(rounds):
+    """Also where whoever iterates stops before the last."""
+    ended = []
+
+    def goes_on(server_round):
+        try:
+            yield Until(lambda: False)
+        finally:
+            ended.append(server_round)
+
+    class GoingOn(StrategyEdge):
+        def train_round(self, server_round, arrays, config, grid):
+            yield Beside([goes_on(server_round)])
+            return (yield from super().train_round(server_round, arrays, config, grid))
+
+    grid = toy_grid(2)
+    strategy = Hierarchical(FedAvg(**ANY), lambda name, size: GoingOn(FedAvg(**ANY)), toy_topology(grid, 1))
+    for outcome in strategy.rounds(grid, to_record(initial()), 3):
+        assert not ended
+        if outcome.number == rounds:
+            break
+    assert sorted(ended) == list(range(1, rounds + 1))
 
 
 def blocks(num_clients, num_edges):

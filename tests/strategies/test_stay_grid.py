@@ -12,7 +12,7 @@ from flwr.app import ConfigRecord, Error, Message, MetricRecord, RecordDict
 from espalier.clients.client_app import make_client_app
 from espalier.clients.device.edge_socket import NoEdgeError
 from espalier.clients.messages.frames import StreamTicket
-from espalier.clients.messages.stay import HELLO, Stay, pack_reply, unpack_message
+from espalier.clients.messages.stay import HELLO, RAISED, Stay, pack_reply, unpack_message
 from espalier.clients.streams import StreamOver, open_stream
 from espalier.strategies.exchange import Beside, Conversations, ask, converse
 from espalier.strategies.split import SplitFedV1, SplitFedV2
@@ -108,6 +108,28 @@ def test_who_raises_is_left_out_in_flowers_words_and_comes_back_in_a_new_process
         assert [reply.content["count"]["count"] for reply in again] == [4, 2]  # as if it had not been asked
         assert [reply.content["count"]["all"] for reply in again] == [[0, 1, 2, 3, 4], [0, 1, 2]]
     assert stays(devices) == sorted([first, second, second])
+
+
+class MuteError(Exception):
+    def __str__(self):
+        raise RuntimeError("no words")
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [(ValueError(2**21 * "a"), "<class 'ValueError'>:<'aaaa"), (MuteError(), f"{MuteError}")],
+    ids=["long", "mute"],
+)
+def test_who_raises_with_more_words_than_there_is_room_for_or_none_is_named_by_its_error(error, reason):
+    def answer(message, context):
+        raise error
+
+    devices, (first, _) = answering(answer)
+    with staying(devices) as grid:
+        (bad,) = ask(grid, [query(first)], timeout_seconds=20)
+    assert bad.error.code == RAISED
+    assert bad.error.reason.startswith(reason)
+    assert len(bad.error.reason) <= 10_000
 
 
 def test_messages_and_replies_that_are_larger_than_the_runs_are_refused_with_their_sizes():
