@@ -132,6 +132,13 @@ class FslSage(SplitFedV2):
         self._due: set[int] = set()  # node ids of those who have not got theirs
         self._kept: dict[int, tuple[Tensor, Tensor]] = {}  # their last activations and labels
         self._came: dict[int, list[MiniBatch]] = {}  # in this round
+        self._members: list[int] = []  # the edge's nodes, in client order
+        self._members_before: list[int] = []  # likewise, of a run that is resumed
+
+    def check_nodes(self, name: str, members: Sequence[int]) -> None:
+        """Take note of the edge's nodes."""
+        super().check_nodes(name, members)
+        self._members = list(members)
 
     def split_round(
         self,
@@ -180,7 +187,11 @@ class FslSage(SplitFedV2):
         return self._heads[node_id] if node_id in self._due else {}
 
     def clients_begin_anew(self) -> None:
-        """Let all heads go down again."""
+        """Let all heads go down again, to nodes that may have other ids than they had."""
+        if len(self._members_before) == len(self._members):
+            now = dict(zip(self._members_before, self._members, strict=True))
+            self._heads = {now[node_id]: head for node_id, head in self._heads.items() if node_id in now}
+            self._kept = {now[node_id]: examples for node_id, examples in self._kept.items() if node_id in now}
         self._due = set(self._heads)
 
     def _keep(self, node_id: int) -> None:
@@ -210,7 +221,8 @@ class FslSage(SplitFedV2):
         """Return what must survive an interruption: clients' heads, and the examples that are kept, among it."""
         heads = {str(node_id): to_record(head) for node_id, head in self._heads.items()}
         kept = {str(n): to_record({"activations": a, "labels": y}) for n, (a, y) in self._kept.items()}
-        return {**super().state_dict(), "heads": heads, "kept": kept, "due": sorted(map(str, self._due))}
+        own = {"heads": heads, "kept": kept, "due": sorted(map(str, self._due))}
+        return {**super().state_dict(), **own, "members": list(map(str, self._members))}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take back what `state_dict` returned."""
@@ -219,3 +231,4 @@ class FslSage(SplitFedV2):
         kept = {int(node_id): to_weights(examples) for node_id, examples in state["kept"].items()}
         self._kept = {node_id: (examples["activations"], examples["labels"]) for node_id, examples in kept.items()}
         self._due = set(map(int, state["due"]))
+        self._members_before = list(map(int, state.get("members", [])))  # an earlier edition saved none

@@ -139,6 +139,26 @@ def test_heads_that_an_edge_has_fitted_go_down_again_where_clients_begin_anew():
         assert same_weights_of(kept_by(engine.grid, node_id, AUXILIARY_HEAD), head)
 
 
+def test_heads_that_an_edge_has_fitted_go_down_to_the_same_clients_by_other_node_ids():
+    settings = {"algorithm": "fsl-sage", "fsl_sage.fit_every": 10, "fsl_sage.fit_steps": 2, "split.upload_every": 1}
+    engine, federation, model = begun(**settings)
+    *_, last = federation.hierarchical.rounds(engine.grid, model, 2)
+    (edge,) = federation.hierarchical.edges.values()
+    edge.inner.clients_begin_anew()
+    before = list(engine.grid.numbers)
+    heads = [edge.inner.beside(node_id) for node_id in before]
+    states = from_bytes(to_bytes(federation.hierarchical.state_dict()))
+    engine, resumed, _ = begun(**settings, seed=1)
+    assert not set(engine.grid.numbers) & set(before)
+    resumed.hierarchical.load_state_dict(states)
+    resumed.hierarchical.clients_begin_anew()
+    (edge,) = resumed.hierarchical.edges.values()
+    assert all(same_weights_of(edge.inner.beside(n), head) for n, head in zip(engine.grid.numbers, heads, strict=True))
+    list(resumed.hierarchical.rounds(engine.grid, last.arrays, 4, first_round=3))
+    assert all(kept_by(engine.grid, node_id, AUXILIARY_HEAD) for node_id in engine.grid.numbers)
+    assert len(edge.inner.state_dict()["kept"]) == 4
+
+
 def same_weights_of(left, right):
     return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
 
