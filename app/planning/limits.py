@@ -65,13 +65,13 @@ def check_deadline(plan: Plans, world: PlannedWorld) -> None:
     raise bad_value("plan.deadline-seconds", plan.deadline_seconds, allowed)
 
 
-def free_of_limits(world: PlannedWorld, num_rounds: int) -> str:
+def free_of_limits(world: PlannedWorld, battery_joules: float, num_rounds: int) -> str:
     """Return a line that says that deadline and energy budgets bind nobody; nothing where they do, or none is kept.
 
     They bind a client that can't make all local rounds at its highest frequency and power, in one of the first edge
-    rounds of so many.
+    rounds of so many. A battery, of which 0 is none, may bind it in any round.
     """
-    if not world.rule.has_limits:
+    if not world.rule.has_limits or battery_joules:
         return ""
     seconds, joules, num_tried = [], [], min(num_rounds, TRIED_ROUNDS)
     for edge_round in range(1, num_tried + 1):

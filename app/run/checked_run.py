@@ -102,7 +102,7 @@ def carry_out(checked: CheckedRun, state: RunState | None, progress: ProgressDis
     if federation.world:
         folder.write_json("world.json", federation.world.describe())
         _write_world_files(checked, 0)
-        if line := free_of_limits(federation.world, config.edge_rounds_in_all):
+        if line := free_of_limits(federation.world, config.plan.battery_joules, config.edge_rounds_in_all):
             logger.info(line)
     for tracker in checked.trackers:
         tracker.run_begins(config.as_dict(), folder.path)

@@ -110,7 +110,9 @@ class _Made:
         count, failed = _make(places, left, self._workers or default_workers(list(places.values())), self._folder)
         self.places |= places
         self.count += count
-        self.failed |= failed
+        # One that failed may have been made now: two trials may be the same.
+        again = {run.name for run in runs}
+        self.failed = {name: why for name, why in self.failed.items() if name not in again} | failed
         return places
 
 

@@ -109,7 +109,7 @@ def space_of(sweep: Sweep) -> Space:
 def _range(key: str, text: str, low: str, high: str, log: str | None) -> Between:
     is_whole = all(re.fullmatch(r"[-+]?\d+", end) for end in (low, high))
     ends = [(int if is_whole else float)(end) for end in (low, high)]
-    if not ends[0] < ends[1] or (log and ends[0] <= 0) or not math.isfinite(ends[1]):
+    if not (all(map(math.isfinite, ends)) and ends[0] < ends[1]) or (log and ends[0] <= 0):
         raise bad_value(key, text, "LOW..HIGH with LOW < HIGH, and with :log behind it LOW > 0")
     return Between(ends[0], ends[1], bool(log))
 
@@ -130,7 +130,7 @@ def search(
     aim : Aim
         What is optimised.
     seed : int
-        Of the sampler.
+        Of the sampler, which takes 32 bits of it.
     count : int
         Trials.
     figures_of : Callable[[Sequence[Mapping[str, Any]]], list[float | None]]
@@ -146,7 +146,7 @@ def search(
     import optuna
 
     direction = "maximize" if aim.rises else "minimize"
-    study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=seed), direction=direction)
+    study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=seed % 2**32), direction=direction)
     for first in range(0, count, AT_A_TIME):
         asked = [study.ask() for _ in range(min(AT_A_TIME, count - first))]
         values = [{key: _drawn(trial, key, open_) for key, open_ in space.items()} for trial in asked]

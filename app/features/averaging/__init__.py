@@ -1,6 +1,6 @@
 """Strategies and weights of averages, and learning rates: what suits the algorithm and the number of replies."""
 
-from flwr.serverapp.strategy import FedProx
+from flwr.serverapp.strategy import Bulyan, FedProx, MultiKrum
 
 from espalier.app.algorithms.algorithm import Algorithm
 from espalier.app.algorithms.registry import ALGORITHMS
@@ -36,6 +36,9 @@ def check_strategies(case: Case) -> None:
         if spec.has_any(FedProx) and case.algorithm.client.pulls:
             allowed = f"another strategy: {case.algorithm.name} draws clients' steps by itself"
             raise bad_value(spec.key, spec.text, allowed)
+        compares = spec.has_any((MultiKrum, Bulyan))
+        if compares and spec == case.answered and not (case.algorithm.averages or case.algorithm.splits):
+            raise bad_value(spec.key, spec.text, f"one that compares no models: {case.algorithm.name} sends none")
     samples, samples_some = case.answered, case.here.reaches_clients and case.federation.participation < 1
     if samples and samples_some and not (case.algorithm.splits or samples.takes("fraction_train")):
         allowed = f"1.0: {samples.name} has no fraction_train"

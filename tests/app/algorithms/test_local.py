@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from espalier.app.command_line import main
 from espalier.clients.memory import OWN_WEIGHTS
 from tests.app.algorithms.plain import Clients
 from tests.app.algorithms.plain_personal import local, loss
@@ -49,3 +50,10 @@ def test_clients_side_by_side_learn_what_each_learns_alone(tmp_path):
     every = {"algorithm": "local", **SMALL}
     alone, stacked = run_app(tmp_path / "alone", **every), run_app(tmp_path / "stacked", **every, stack=4)
     assert losses(stacked) == pytest.approx(losses(alone), abs=1e-5)
+
+
+@pytest.mark.parametrize("strategy", ["Krum", "Bulyan(num_malicious_nodes=0)"])
+def test_a_strategy_that_compares_models_is_refused(strategy, capsys):
+    assert main(["algorithm=local", f'edge-strategy="{strategy}"']) == 2
+    said = "allowed is one that compares no models: local sends none"
+    assert capsys.readouterr().err == f"error: edge-strategy = {strategy!r}: {said}\n"

@@ -222,7 +222,8 @@ def test_values_that_the_model_is_not_made_for_are_refused(setting, allowed, tmp
 def test_limits_that_bind_nobody_are_told_once_as_the_page_says(tmp_path, caplog):
     config = config_of(algorithm="h-fedavg-m1", engine="in-process")
     world = federation_of(config, engine_of(config).grid).world
-    assert free_of_limits(world, config.edge_rounds_in_all) in PAGE.read_text().splitlines()
+    assert free_of_limits(world, 0.0, config.edge_rounds_in_all) in PAGE.read_text().splitlines()
+    assert free_of_limits(world, 1e-3, config.edge_rounds_in_all) == ""  # of an empty battery nobody takes part
     caplog.set_level("INFO", "espalier")
     run_app(tmp_path / "m1", **SMALL, algorithm="h-fedavg-m1", engine="in-process")
     assert caplog.text.count(BIND_NOBODY) == 1

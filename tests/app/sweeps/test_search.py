@@ -40,6 +40,7 @@ def test_what_is_open_are_lists_and_ranges_but_no_seeds():
         (["seed=0,1"], "--optimise: nothing to choose: allowed is alpha=0.1,0.5, or a range"),
         (["alpha=0.1,0.5", "seed=0..5"], "seed = '0..5': allowed is numbers with commas between them"),
         (["alpha=1..0.5"], "alpha = '1..0.5': allowed is LOW..HIGH with LOW < HIGH"),
+        (["learning-rate=-1e400..1"], "learning-rate = '-1e400..1': allowed is LOW..HIGH"),
         (["alpha=0..1:log"], "alpha = '0..1:log': allowed is .* with :log behind it LOW > 0"),
     ],
 )
@@ -68,6 +69,7 @@ def test_a_search_comes_near_the_best_and_is_the_same_again():
     assert best_of(found, Aim("accuracy", rises=True)).figure > -0.2
     assert trials(30) == found[:30]  # so that a sweep goes on by typing the same again
     assert trials(6) == found[:6]
+    assert trials(2, seed=-1) == trials(2, seed=2**32 - 1)  # any seed that a run may have
     assert [t.values for t in trials(8, seed=1)] != [t.values for t in found[:8]]
 
 

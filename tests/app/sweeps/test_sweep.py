@@ -15,6 +15,7 @@ import pytest
 from espalier.app.command_line import main
 from espalier.app.comparison.runs import is_over, read_run, write_runs
 from espalier.app.reports.owner import is_owned
+from espalier.app.sweeps import command
 from espalier.app.sweeps.child import interrupted_with
 from espalier.app.sweeps.command import write_table
 from espalier.app.sweeps.grid import planned_runs, read_sweep
@@ -142,11 +143,22 @@ def test_a_run_that_is_known_to_be_over_is_not_read_again(tmp_path):
     assert len(table(tmp_path / "runs.csv")) == 1
 
 
-@pytest.mark.parametrize("command", ["sweep", "compare"])
-def test_an_interrupt_while_libraries_are_imported_says_how_to_go_on(command, tmp_path):
+def test_a_run_that_failed_in_one_trial_and_is_made_in_the_next_has_not_failed(tmp_path, monkeypatch):
+    runs = planned_runs(read_sweep(["algorithm=fedavg", "num-clients=2", "seed=0,1"]))
+    lots = iter([{run.name: "killed" for run in runs}, {}])
+    monkeypatch.setattr(command, "_make", lambda *given: (0, next(lots)))
+    made = command._Made(tmp_path, 1)
+    made.make(runs)
+    assert set(made.failed) == {"seed-0", "seed-1"}
+    made.make(runs[:1])
+    assert set(made.failed) == {"seed-1"}
+
+
+@pytest.mark.parametrize("name", ["sweep", "compare"])
+def test_an_interrupt_while_libraries_are_imported_says_how_to_go_on(name, tmp_path):
     late = "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n"
     (tmp_path / "rich.py").write_text(late)  # which the command line imports
-    given = [command, "seed=0,1", f"output-dir={tmp_path / 'it is here'}"]
+    given = [name, "seed=0,1", f"output-dir={tmp_path / 'it is here'}"]
     environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
     process = subprocess.run(
         [sys.executable, "-m", "espalier", *given], env=environment, capture_output=True, text=True, check=False
