@@ -35,6 +35,8 @@ def without_use(case: Case) -> Unused:
         yield ("compress.edge",), f"algorithm = {algorithm.text!r} has no edges"
     if algorithm.trains_clients and not algorithm.averages and not algorithm.splits:
         yield ("compress.client",), f"clients of algorithm = {algorithm.text!r} send no updates"
+        if not case.is_flat:
+            yield ("compress.edge",), f"edges of algorithm = {algorithm.text!r} have no updates"
 
 
 def single_updates(case: Case) -> str:

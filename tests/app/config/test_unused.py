@@ -84,6 +84,7 @@ CHEAPEST = {"algorithm": "rawhfl", "plan.solver": "cheapest-at-full-power"}
         ({"async.mode": "semi-synchronous", "async.staleness": "constant"}, "async.staleness", "no update is late"),
         ({"async.mode": "semi-synchronous", "async.max-staleness": 2}, "async.max-staleness", "no update is late"),
         ({"optimizer": "adam", "train.momentum": 0.9}, "train.momentum", "optimizer = 'adam'"),
+        ({"algorithm": "local", "num-edges": 2, "compress.edge": "int8"}, "compress.edge", "'local' have no updates"),
         (
             {"algorithm": "top-popular", "dataset": "video-caching", "learning-rate": 1.0},
             "learning-rate",
