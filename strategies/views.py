@@ -23,7 +23,7 @@ class Connected:
     def among(self, members: Sequence[int], grid: Grid) -> list[int]:
         """Return those of `members` that are connected to a grid, in their order."""
         if connected_of := getattr(grid, "connected_of", None):
-            return list(connected_of(members))
+            return connected_of(members)
         node_ids = list(grid.get_node_ids())
         if node_ids != self._last:
             self._last, self._all = node_ids, frozenset(node_ids)

@@ -192,6 +192,7 @@ class FslSage(SplitFedV2):
             now = dict(zip(self._members_before, self._members, strict=True))
             self._heads = {now[node_id]: head for node_id, head in self._heads.items() if node_id in now}
             self._kept = {now[node_id]: examples for node_id, examples in self._kept.items() if node_id in now}
+            self._members_before = self._members  # it may be told so once more
         self._due = set(self._heads)
 
     def _keep(self, node_id: int) -> None:

@@ -151,7 +151,8 @@ def test_heads_that_an_edge_has_fitted_go_down_to_the_same_clients_by_other_node
     engine, resumed, _ = begun(**settings, seed=1)
     assert not set(engine.grid.numbers) & set(before)
     resumed.hierarchical.load_state_dict(states)
-    resumed.hierarchical.clients_begin_anew()
+    for _ in range(2):
+        resumed.hierarchical.clients_begin_anew()
     (edge,) = resumed.hierarchical.edges.values()
     assert all(same_weights_of(edge.inner.beside(n), head) for n, head in zip(engine.grid.numbers, heads, strict=True))
     list(resumed.hierarchical.rounds(engine.grid, last.arrays, 4, first_round=3))
