@@ -1,5 +1,6 @@
 """FedBABU: bodies train for one random head, and each client fine-tunes a model at the end (arXiv:2106.06042)."""
 
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 from flwr.app import ArrayRecord, ConfigRecord, ConfigRecordValues, Context, Message, RecordDict
@@ -8,6 +9,7 @@ from flwr.serverapp.strategy import Strategy
 from espalier.app.algorithms.algorithm import Algorithm, Site
 from espalier.app.algorithms.fedper import head_names
 from espalier.app.algorithms.strategies import edge_strategy
+from espalier.app.ground.reasons import unused
 from espalier.app.settings.section import Section
 from espalier.clients.half import ClientHalf
 from espalier.clients.memory import keep
@@ -34,6 +36,10 @@ class FedBabuSettings(Section):
 
     tunes: Literal["head", "all"] = "head"
     """With [FedBABU](personal.md#fedbabu): what is fine-tuned after training; the authors' code tunes all of it."""
+
+    def without_use(self, given: Mapping[str, Any]) -> Iterable[tuple[Iterable[str], str]]:
+        """Return what would be fine-tuned, where nothing is."""
+        return unused((not given["fine-tune.steps"], ("fedbabu.tunes",), "fine-tune.steps = 0"))
 
 
 def fedbabu_round(begun: Begun) -> LocalRound:

@@ -1,11 +1,13 @@
 """FSL-SAGE: clients' auxiliary heads stand for the server's gradient, to which they are fitted (arXiv:2505.23182)."""
 
-from typing import Annotated
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any
 
 from pydantic import Field
 
 from espalier.app.algorithms.algorithm import Algorithm, Site
 from espalier.app.algorithms.split_edges import LOCAL_LOSS_CLIENT, split_options, the_cut
+from espalier.app.ground.reasons import unused
 from espalier.app.settings.section import Section
 from espalier.strategies.split import Fit, FslSage
 
@@ -25,6 +27,14 @@ class FslSageSettings(Section):
     """Adam's learning rate there."""
     fit_examples: Annotated[int, Field(gt=0, le=10**6)] = 1000
     """So many examples are kept of each client, the last whose activations came."""
+
+    def without_use(self, given: Mapping[str, Any]) -> Iterable[tuple[Iterable[str], str]]:
+        """Return what heads would be fitted with, where they are not."""
+        fitting = ("fsl-sage.fit-steps", "fsl-sage.fit-rate", "fsl-sage.fit-examples")
+        return unused(
+            (not given["split.upload-every"], (*fitting, "fsl-sage.fit-every"), "split.upload-every = 0"),
+            (not self.fit_every, fitting, "fsl-sage.fit-every = 0"),
+        )
 
 
 def server_that_fits_heads(site: Site) -> FslSage:

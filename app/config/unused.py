@@ -41,5 +41,7 @@ def _without_use(config: RunConfig) -> Iterable[tuple[Iterable[str], str]]:
         if other.section and other.section is not config.algorithm.section:
             owners = [repr(own.name) for own in ALGORITHMS.values() if own.section is other.section]
             yield other.section.own_keys(), f"it is for algorithm = {' and '.join(owners)}"
+    if config.of_algorithm:
+        yield from config.of_algorithm.without_use(config.as_dict())
     for feature in FEATURES:
         yield from feature.without_use(config)

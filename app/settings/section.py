@@ -2,7 +2,7 @@
 
 import ast
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 from functools import cache
@@ -129,6 +129,13 @@ class Section(BaseModel):
         """Return the key and the value of those settings with a tag that are not empty, or 0."""
         values = self.as_dict()
         return [(key, values[key]) for key in self.keys_tagged(tag) if values[key]]
+
+    def without_use(self, given: Mapping[str, Any]) -> Iterable[tuple[Iterable[str], str]]:
+        """Return keys that a run has no use for by what else is given, and why; of an algorithm's own section.
+
+        ``given`` has all settings by key, as a user types them.
+        """
+        return ()
 
     def as_dict(self) -> dict[str, Any]:
         """Return the settings by key, as a user types them."""

@@ -84,6 +84,9 @@ CHEAPEST = {"algorithm": "rawhfl", "plan.solver": "cheapest-at-full-power"}
         ({"async.mode": "semi-synchronous", "async.staleness": "constant"}, "async.staleness", "no update is late"),
         ({"async.mode": "semi-synchronous", "async.max-staleness": 2}, "async.max-staleness", "no update is late"),
         ({"optimizer": "adam", "train.momentum": 0.9}, "train.momentum", "optimizer = 'adam'"),
+        ({"algorithm": "fsl-sage", "fsl-sage.fit-every": 0, "fsl-sage.fit-rate": 0.1}, "fsl-sage.fit-rate", "every"),
+        ({"algorithm": "fsl-sage", "split.upload-every": 0, "fsl-sage.fit-every": 3}, "fsl-sage.fit-every", "upload"),
+        ({"algorithm": "fedbabu", "fine-tune.steps": 0, "fedbabu.tunes": "all"}, "fedbabu.tunes", "steps = 0"),
         ({"algorithm": "local", "num-edges": 2, "compress.edge": "int8"}, "compress.edge", "'local' have no updates"),
         (
             {"algorithm": "top-popular", "dataset": "video-caching", "learning-rate": 1.0},
