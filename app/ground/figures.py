@@ -56,6 +56,9 @@ def drawn_figures(evaluated: Sequence[Mapping[str, Any]]) -> list[str]:
     A round without clients' figures has those on the whole test pool.
     """
     every = figure_names(evaluated[-1].get("test"))
-    drawn = [{name: line[name]["mean"] for name in every} if "clients" in line else line["test"] for line in evaluated]
+    drawn = [
+        {name: (line.get(name) or {}).get("mean") for name in every} if "clients" in line else line["test"]
+        for line in evaluated
+    ]
     names = [name for name in every if any(figures.get(name) is not None for figures in drawn)]
     return names or every[:1]  # a ranking has no loss

@@ -36,7 +36,7 @@ def _draw(axes: Sequence[Axes], rounds: Sequence[Line]) -> None:
     name = figure_names(evaluated[-1]["test"] if evaluated else None)[0]
     axis = "simulated seconds" if "simulated_seconds" in rounds[-1] else "seconds"
     seconds = [seconds_of(line) for line in evaluated]
-    over_time.plot(seconds, [number(line["test"][name]) for line in evaluated], color=BLUE, marker="o", ms=3)
+    over_time.plot(seconds, [number(line["test"].get(name)) for line in evaluated], color=BLUE, marker="o", ms=3)
     over_time.set(xlabel=axis, ylabel=f"test {name}, whole test pool")
     counts = staleness_counts(rounds)
     histogram.bar(list(counts), list(counts.values()), color=BLUE, width=0.8)

@@ -85,7 +85,8 @@ def _costs_of(evaluated: Sequence[Line]) -> dict[str, list[float]]:
 def _draw_costs(axes: Sequence[Axes], costs: tuple[Sequence[Line], Mapping[str, Sequence[float]]]) -> None:
     evaluated, along = costs
     name = drawn_figures(evaluated)[0]
-    mean, low, high = ([number(line[name][part]) for line in evaluated] for part in ("mean", "min", "max"))
+    spreads = [line.get(name) or {} for line in evaluated]
+    mean, low, high = ([number(own.get(part)) for own in spreads] for part in ("mean", "min", "max"))
     for ax, (cost, values) in zip(axes, along.items(), strict=True):
         ax.fill_between(values, low, high, color=BLUE, alpha=0.15, lw=0, label="clients, min to max")
         ax.plot(values, mean, color=BLUE, marker="o", ms=3, label="clients, mean")

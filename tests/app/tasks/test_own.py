@@ -8,7 +8,7 @@ import torch
 from espalier.app.command_line import main
 from espalier.app.config.parse import parse_config
 from espalier.app.ground.errors import UserError
-from espalier.app.reports.final import report_again
+from espalier.app.reports.final import draw_run, report_again
 from espalier.app.reports.folder import ResultsFolder
 from espalier.app.reports.plots import draw_plots
 from espalier.app.reports.saved import saved_config
@@ -522,6 +522,27 @@ def test_heads_are_drawn_without_an_accuracy(tmp_path):
         for figures in line.get("clients", {}).values():
             figures.pop("accuracy")
     assert tmp_path / "personalised.png" in draw_plots(tmp_path, "no accuracy", every)
+
+
+@pytest.mark.parametrize(
+    ("settings", "picture"),
+    [
+        ({}, "rounds.png"),
+        ({"selection": "resource-aware", "selected_per_edge": 1}, "costs.png"),
+        ({"async_mode": "fedbuff", "num_edges": 2}, "async.png"),
+    ],
+)
+@pytest.mark.usefixtures("with_blank_pictures")
+def test_a_figure_that_a_round_has_not_is_a_gap_in_its_curve(tmp_path, settings, picture):
+    folder = run_app(tmp_path / "run", task=own("Points"), algorithm="h-fedavg", **SMALL, **settings)
+    first, *others = ResultsFolder(folder).read_all_lines()
+    for line in [first, *(other for other in others if other["round"] == first["round"])]:
+        line.pop("accuracy", None)
+        line.get("test", {}).pop("accuracy", None)
+        for figures in line.get("clients", {}).values():
+            figures.pop("accuracy", None)
+    draw_run("gaps", ResultsFolder(folder), [first, *others])
+    assert (folder / picture).exists()
 
 
 def test_plans_are_made_for_it(tmp_path):
