@@ -99,11 +99,13 @@ def report_again(path: Path) -> None:
     """
     folder = ResultsFolder(path)
     config, lines = saved_config(path), folder.read_all_lines()
-    title = RunTitle(config.algorithm.name, config.data.title, config.seed)
+    # A saved config has a stand-in for an algorithm of a user's own, which does not know what that one calls itself.
+    name = (folder.read_json("summary.json") or {}).get("algorithm", config.algorithm.name)
+    title = RunTitle(name, config.data.title, config.seed)
     closed_forms = [line["closed_form_bits"] for line in lines if "closed_form_bits" in line]
     closed_form = closed_forms[-1] if closed_forms else None
     write_summary(title, folder, lines, closed_form, config.stop, config.federation.global_rounds)
-    heading = picture_title(config.algorithm.name, config.data, config.federation.num_clients, config.seed)
+    heading = picture_title(name, config.data, config.federation.num_clients, config.seed)
     draw_run(heading, folder, lines)
 
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from espalier.app.algorithms.algorithm import Algorithm
+from espalier.app.algorithms.registry import algorithm_named
 from espalier.app.algorithms.split_edges import cuts_of
 from espalier.app.comparison.runs import read_run
 from espalier.app.ground.durable import replace_file
@@ -84,7 +85,9 @@ def main(arguments: Sequence[str]) -> int:
         is_whole = options.blocks == "all"
         if is_whole and options.client is not None and not (folder / HEADS).exists():
             raise bad_value("--client", options.client, f"left out: the run has saved no {HEADS}")
-        cut = None if is_whole else device_cut(config.split, config.algorithm, model, options.client or 0)
+        # A saved config has no algorithm of a user's own, but a stand-in, which cuts nothing.
+        algorithm = config.algorithm if is_whole else algorithm_named(config.algorithm.text)
+        cut = None if is_whole else device_cut(config.split, algorithm, model, options.client or 0)
         destination.mkdir(parents=True, exist_ok=True)
         for piece in pieces(task, model, cut):
             print(_written(piece, destination / f"{piece.name}.onnx"))

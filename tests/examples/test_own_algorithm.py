@@ -11,6 +11,7 @@ import torch
 from espalier.app.algorithms import Algorithm
 from espalier.app.algorithms.strategies import edge_strategy
 from espalier.app.command_line import main
+from espalier.app.reports.final import report_again
 from espalier.strategies import StrategyEdge
 from tests.app.runs import flwr_run, lines, run_app, same_weights, summary, weights
 
@@ -54,7 +55,10 @@ def test_it_is_reported_and_resumed_to_the_same_bits(tmp_path, capsys):
     assert main([f"resume={stopped}", "global-rounds=3"]) == 0
     assert "slow-edges on digits, 3 global rounds" in capsys.readouterr().out
     assert same_weights(straight, stopped)
-    assert summary(straight)["algorithm"] == "slow-edges"
+    told = summary(straight)
+    assert told["algorithm"] == "slow-edges"
+    report_again(straight)
+    assert summary(straight) == told
     assert json.loads((straight / "config.json").read_text())["algorithm"] == NAME
     assert len(lines(straight, "global")) == 3
 

@@ -72,6 +72,16 @@ def test_a_devices_blocks_around_the_servers_are_its_model(run, tmp_path, capsys
         assert torch.allclose(computed(tmp_path / "device-tail.onnx", between), model(inputs), atol=1e-5)
 
 
+def test_a_run_of_an_algorithm_of_ones_own_is_cut_where_it_was(run, tmp_path, capsys):
+    folder = tmp_path / "own"
+    folder.mkdir()
+    shutil.copy(run / "model.pt", folder)
+    config = json.loads((run / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"algorithm": "espalier.app.algorithms.phsfl:PHSFL"}))
+    assert main(["export", str(folder), "--onnx", "--blocks", "device"]) == 0
+    assert {path.name for path in folder.glob("*.onnx")} == {"device-tail.onnx", "device.onnx"}
+
+
 def test_what_can_not_be_exported_is_one_line(run, tmp_path, capsys):
     assert main(["export", str(run), "--onnx", "--client", "2"]) == 2
     assert capsys.readouterr().err == "error: --client = 2: allowed is 0 to 1\n"
