@@ -178,6 +178,11 @@ class Algorithm:
         return self.splits or self.tunes
 
     @property
+    def sends_updates(self) -> bool:
+        """Whether clients send up what they learned, so that edges have something new."""
+        return self.trains_clients and (self.averages or self.splits)
+
+    @property
     def files(self) -> set[str]:
         """The file that it is in, and those beside it, where it is a user's own."""
         file = getattr(sys.modules.get(self.written.partition(":")[0]), "__file__", None)

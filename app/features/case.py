@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Any, Literal, Self, TypeVar
 
+from flwr.serverapp.strategy import FedProx
 from pydantic import BeforeValidator, Field
 
 from espalier.app.algorithms.algorithm import Algorithm
@@ -181,10 +182,14 @@ class Case(Section):
             or split.execution == "messages"
             or not split.tail_layer.is_none
         )
+        pulls = algorithm.splits and any(spec.has_any(FedProx) for spec in self.strategies_here)
+        corrects = algorithm.splits and not algorithm.client.is_plain
         return first_reason(
             (self.on_devices, f"engine = {self.engine.text!r} runs every client by itself"),
             (self.has_clients_in_workers, self.no_edge_in_a_worker),
             (fuses_no_steps, "side by side train whole models, and in SFL-V1, HSFL and PHSFL halves by fused steps"),
+            (corrects, f"algorithm = {algorithm.text!r} corrects the steps of cut models, one client after the other"),
+            (pulls, "FedProx pulls the steps of cut models, one client after the other"),
             (not algorithm.trains_clients, self.trains_no_clients),
             (self.train.precision == "bfloat16", "train.precision = 'bfloat16'"),
             (self.train.channels_last, "train.channels-last = true"),

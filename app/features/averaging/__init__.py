@@ -121,12 +121,13 @@ def _check_steps(algorithm: Algorithm, train: TrainSettings) -> None:
 def without_use(case: Case) -> Unused:
     """Return what is for edges that there are none of, for another optimizer, or for more rounds."""
     algorithm, no_edges = case.algorithm, f"algorithm = {case.algorithm.text!r} has no edges"
+    of_server = algorithm.splits and case.split.server_optimizer == "sgd"  # whose momentum is the clients' by default
     slots_pass, in_cells = task_kind(case.data).grows, case.rule or goes_by_edges(case.data.partition)
     return unused(
         (case.is_flat and algorithm.strategy_key != "edge-strategy", ("edge-strategy",), no_edges),
         (case.is_flat and not slots_pass, ("edge-rounds",), no_edges),
         (case.is_flat and not in_cells, ("num-edges",), no_edges),
-        (case.train.optimizer != "sgd", ("train.momentum",), f"optimizer = {case.train.optimizer!r}"),
+        (case.train.optimizer != "sgd" and not of_server, ("train.momentum",), f"optimizer = {case.train.optimizer!r}"),
         (case.federation.global_rounds == 1, ("train.schedule",), "global-rounds = 1"),
     )
 

@@ -15,13 +15,13 @@ from espalier.strategies.compression import CompressedReplies, CompressedUplinks
 
 
 def codec_of_clients(case: Case) -> Codec | None:
-    """Return what writes and reads the updates of clients; None where they travel as they are, or nobody trains."""
-    return codec_of(case[Compression].client) if case.algorithm.trains_clients else None
+    """Return what writes and reads the updates of clients; None where they travel as they are, or nobody has any."""
+    return codec_of(case[Compression].client) if case.algorithm.sends_updates else None
 
 
 def codec_of_edges(case: Case) -> Codec | None:
     """Return what writes and reads the updates of edges; None where they travel as they are, or there are none."""
-    return None if case.is_flat else codec_of(case[Compression].edge)
+    return codec_of(case[Compression].edge) if case.algorithm.sends_updates and not case.is_flat else None
 
 
 def outgoing(case: Case) -> list[Outgoing]:

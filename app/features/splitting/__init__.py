@@ -7,7 +7,7 @@ from espalier.app.features.case import Case
 from espalier.app.features.feature import Feature, Unused
 from espalier.app.ground.errors import bad_value
 from espalier.app.ground.reasons import unused
-from espalier.app.settings.sections import StreamSettings
+from espalier.app.settings.sections import Split, StreamSettings
 from espalier.app.settings.values import BEST_CUT
 from espalier.app.tasks.kinds import task_kind
 from espalier.clients.shared.batch_statistics import layer_with_statistics
@@ -88,6 +88,7 @@ def without_use(case: Case) -> Unused:
     of_mini_batches = ("stream.payload", "stream.timeout", "stream.micro-batches")
     of_streams = of_mini_batches if case.devices_stay else StreamSettings.own_keys()
     has_order = algorithm.auxiliary or algorithm.in_turn(split.model_copy(update={"server_order": "interleaved"}))
+    of_server = [key for key in Split.own_keys() if key.startswith("split.server-") and key != "split.server-order"]
     by_optimizer = f"split.server-optimizer = {split.server_optimizer!r}"
     no_label = f"with tail-layer = {split.tail_layer.text!r} no label leaves a client"
     # Where no model is cut, nothing of split training has any use, which is said elsewhere.
@@ -95,6 +96,7 @@ def without_use(case: Case) -> Unused:
         (not case.fine_tune.steps, ("fine-tune.rate",), "fine-tune.steps = 0"),
         (not streams, of_streams, "no mini-batch goes through a stream: see split.transport"),
         (not algorithm.auxiliary, ("split.auxiliary", "split.upload-every"), f"in {name} gradients come back"),
+        (algorithm.auxiliary and not split.upload_every, of_server, "split.upload-every = 0: its block does not train"),
         (not algorithm.shares_server, ("split.server-order",), f"{name} has a server block for each client"),
         (has_order, ("split.server-order",), f"{name} has an order of its own"),
         (split.server_optimizer != "sgd", ("split.server-momentum",), by_optimizer),

@@ -49,6 +49,13 @@ def test_all_of_top_k_is_the_plain_run_to_the_bit(plain, tmp_path):
     assert same_weights(plain, found)
 
 
+def test_where_nobody_sends_updates_the_bytes_are_those_without_it(tmp_path):
+    found = [run_app(tmp_path / name, algorithm="local", **SMALL, **codecs) for name, codecs in (("a", {}), ("b", BOTH))]
+    plain, both = (lines(folder, "global")[-1]["bytes"] for folder in found)
+    assert plain == both
+    assert plain["edge"]["uplink"]["model"] == 0
+
+
 @pytest.mark.parametrize("codec", BYTES)
 def test_bytes_are_those_that_travel(codec, plain, tmp_path):
     settings = {**SMALL, "compress.client": codec, "compress.edge": codec}
