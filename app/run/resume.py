@@ -160,8 +160,8 @@ def take_back(state: RunState, hierarchical: Hierarchical, engine: Engine, world
         hierarchical.load_state_dict(state.strategies)
         if world:
             world.load_state_dict(state.world)
-        # Last: edges that are served try what they will get.
-        if not engine.load_clients_state(state.clients):
+        # Last: edges that are served try what they will get. Nothing of clients was saved where SuperNodes kept it.
+        if not (engine.load_clients_state(state.clients) and state.clients):
             hierarchical.clients_begin_anew()
 
 

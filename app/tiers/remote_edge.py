@@ -160,6 +160,10 @@ class RemoteEdge(Edge):
         """Take back what `state_dict` returned."""
         self._state.load_state_dict(state)
 
+    def clients_begin_anew(self) -> None:
+        """Let it forget, at its next request, what goes by what its clients keep."""
+        self._state.clients_begin_anew()
+
     def _train(self, number: int, arrays: ArrayRecord, config: ConfigRecord) -> Exchanges[list[Update]]:
         def read(reply: Wire) -> list[Update]:
             updates = updates_from_wire(reply, arrays, self.edge_rounds, self.clients, self._uplinks)

@@ -13,6 +13,7 @@ import torch
 from PIL import Image
 
 from espalier.app.command_line import main
+from espalier.app.ground.checkpoint import load_state, save_state
 from espalier.app.ground.errors import UserError
 from espalier.app.reports.folder import FREE_TO_CHANGE
 from espalier.app.reports.progress import LogProgress
@@ -159,6 +160,19 @@ def test_a_run_of_flowers_runtime_goes_on_without_it(tmp_path):
     assert main([f"resume={folder}", "global-rounds=2"]) == 0
     assert json.loads((folder / "config.json").read_text())["engine"] == "in-process"
     assert same_weights(folder, run_app(tmp_path / "whole", global_rounds=2, **FEW))
+
+
+@pytest.mark.parametrize(("algorithm", "plain"), [("scaffold", "h-fedavg"), ("hsfl-scaffold", "hsfl")])
+def test_where_no_state_of_clients_was_saved_edges_forget_theirs_of_them(tmp_path, algorithm, plain):
+    settings = {"edge_rounds": 1, "num_edges": 2, **FEW}
+    folder = run_app(tmp_path / "run", algorithm=algorithm, global_rounds=1, **settings)
+    state = load_state(folder / "state.npz")
+    save_state(folder / "state.npz", state | {"clients": {}})  # as SuperNodes leave it
+    assert main([f"resume={folder}", "global-rounds=2"]) == 0
+    # Without corrections a round is that of plain averages.
+    expected = weights(run_app(tmp_path / "plain", algorithm=plain, global_rounds=2, **settings))
+    for name, found in weights(folder).items():
+        torch.testing.assert_close(found, expected[name], rtol=0, atol=1e-6)
 
 
 def test_a_run_whose_learning_rates_fall_over_its_rounds_keeps_their_number(tmp_path, capsys):

@@ -2,7 +2,9 @@
 
 import json
 import re
+import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 from flwr.serverapp.strategy import FedAvg
 
 from espalier.app.algorithms.h_fedavg import H_FEDAVG
+from espalier.app.command_line import main
 from espalier.app.engines.in_process import InProcess
 from espalier.app.ground.checkpoint import load_state, save_state
 from espalier.app.ground.errors import UserError
@@ -131,6 +134,18 @@ def test_a_folder_of_one_way_is_resumed_in_the_other(tmp_path, name):
     assert same_heads(whole, folder)
     assert same_figures(whole, folder)
     assert state_of(whole) == state_of(folder)
+
+
+@pytest.mark.parametrize("algorithm", ["scaffold", "hsfl-scaffold"])
+def test_edges_in_workers_forget_once_what_clients_have_lost(tmp_path, algorithm):
+    settings = SMALL | {"algorithm": algorithm, "global_rounds": 1}
+    here = run_app(tmp_path / "here", **settings)
+    state = load_state(here / "state.npz")
+    save_state(here / "state.npz", state | {"clients": {}})
+    served = Path(shutil.copytree(here, tmp_path / "served"))
+    assert main([f"resume={here}", "global-rounds=3"]) == 0
+    run_served(served, **settings | {"output_dir": "", "resume": str(served), "global_rounds": 3})
+    assert same_weights(here, served)
 
 
 OF_EDGE = ("strategies", "edges", "edge-1")

@@ -50,7 +50,9 @@ def test_all_of_top_k_is_the_plain_run_to_the_bit(plain, tmp_path):
 
 
 def test_where_nobody_sends_updates_the_bytes_are_those_without_it(tmp_path):
-    found = [run_app(tmp_path / name, algorithm="local", **SMALL, **codecs) for name, codecs in (("a", {}), ("b", BOTH))]
+    found = [
+        run_app(tmp_path / name, algorithm="local", **SMALL, **codecs) for name, codecs in (("a", {}), ("b", BOTH))
+    ]
     plain, both = (lines(folder, "global")[-1]["bytes"] for folder in found)
     assert plain == both
     assert plain["edge"]["uplink"]["model"] == 0
