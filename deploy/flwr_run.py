@@ -70,12 +70,12 @@ def run_app(app: str, options: Sequence[str], environment: Mapping[str, str], su
 
 
 def stop_background() -> int:
-    """End the SuperLinks that ``flwr run`` has left in the background, with their runs, and say which."""
-    environment = with_programs(os.environ)
+    """End the SuperLinks that ``flwr run`` has left in the background, with their runs, and say which.
+
+    Runs end as processes that a SuperLink has started: ``flwr stop`` would ask the SuperLink that is the user's
+    default, which may be another.
+    """
     for pid in (found := background_superlinks()):
-        for run_id in runs_going_on(environment):
-            stop_run(run_id, environment)
-            print(f"stopped run {run_id}")
         with uninterrupted():
             end_family(pid)
         print(f"ended the SuperLink of flwr run, process {pid}")

@@ -275,9 +275,10 @@ def edge_settings(name: str, num_clients: int, meeting: Path, results: Path) -> 
         "deploy.edge-clients": num_clients,
         "deploy.edge-folder": str(meeting),
         "output-dir": str(results),
-        # These are for the cloud's run; and the edges share this machine's ports.
+        # These are for the cloud's run: all share this machine's ports.
         "resume": "",
         "stream.port": 0,
+        "deploy.metrics-port": 0,
     }
 
 

@@ -99,7 +99,8 @@ def test_the_run_of_an_edge_has_the_settings_of_one_on_this_machine_and_those_of
     of_its_own = {"deploy.wait-for-nodes", "deploy.transport", "stream.address", "stream.port"}
     (cloud,) = re.findall(r"^docker compose exec .* flwr run (.*)$", README, re.M)
     trained = settings_of(shlex.split(cloud))
-    for role in ("output-dir", "resume", "stream.port"):  # a folder by itself, and a port that is open
+    # A folder by itself, a port that is open, and a host that nobody shares.
+    for role in ("output-dir", "resume", "stream.port", "deploy.metrics-port"):
         del on_this_machine[role]
     assert {key: settings[key] for key in on_this_machine} == on_this_machine
     assert {key: trained.get(key) for key in settings.keys() - on_this_machine - of_its_own} == {

@@ -100,28 +100,29 @@ def test_all_that_a_process_has_started_ends_with_it():
 
 
 def test_the_superlink_of_flwr_run_is_ended_with_its_runs_and_no_other(tmp_path, monkeypatch, capsys):
-    flwr = tmp_path / "flwr"
-    runs = '{"runs": [{"run-id": 7, "status": "running"}, {"run-id": 6, "status": "finished:completed"}]}'
-    flwr.write_text(f'#!/bin/sh\ncase "$1" in list) echo \'{runs}\';; stop) echo "$2" >> {tmp_path}/stopped;; esac\n')
+    flwr = tmp_path / "flwr"  # asks the SuperLink that is the user's default, not the one that was found
+    flwr.write_text(f"#!/bin/sh\ntouch {tmp_path}/asked\n")
     flwr.chmod(0o755)
-    (tmp_path / "python").symlink_to(sys.executable)
-    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.setenv("FLWR_HOME", str(tmp_path / "home"))
     ours = ["flower-superlink", "--insecure", "--simulation", "--log-file"]
-    sleep = [sys.executable, "-c", "import time; time.sleep(60)"]
+    run = "import subprocess; subprocess.run(['sleep', '60'], start_new_session=True)"
+    sleep = [sys.executable, "-c", run]
     with (
         subprocess.Popen([*sleep, *ours, f"{tmp_path}/home/local-superlink/superlink.log"]) as left_behind,
         subprocess.Popen([*sleep, *ours, f"{tmp_path}/other/local-superlink/superlink.log"]) as other,
     ):
         ender = Thread(target=left_behind.wait)  # whose parent would be gone
         ender.start()
+        while not (runs := descendants(left_behind.pid)):
+            time.sleep(0.05)
         assert flwr_run.stop_background() == 0
         assert other.poll() is None
-        other.kill()
+        stop(other)
     assert left_behind.returncode == -signal.SIGTERM
-    assert (tmp_path / "stopped").read_text() == "7\n"
-    printed = capsys.readouterr().out.splitlines()
-    assert printed == ["stopped run 7", f"ended the SuperLink of flwr run, process {left_behind.pid}"]
+    assert not (tmp_path / "asked").exists()
+    wait_for(lambda: not any(map(began_of, runs)), 10, "the end of its runs")
+    assert capsys.readouterr().out == f"ended the SuperLink of flwr run, process {left_behind.pid}\n"
     assert flwr_run.stop_background() == 0
     assert capsys.readouterr().out == "no SuperLink of flwr run is in the background\n"
 
