@@ -3,14 +3,14 @@
 import time
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from flwr.app import Message
 
 from espalier.clients.messages import begins_round, ends_round, goes_on
 from espalier.clients.messages.edge import TRAIN_EDGE
-from espalier.strategies import Observer, Update
+from espalier.strategies import EdgeOutcome, Observer, Update
 from espalier.strategies.exchange import Trip
 
 DIGITS = 6
@@ -87,14 +87,25 @@ class OfEdge:
 
 
 @dataclass
-class _Edge:
-    """What was noticed of an edge since its times were taken."""
+class _EdgeRound:
+    """What was noticed of an edge in one edge round; of an edge that is elsewhere, its first has all of its part."""
 
-    clients: dict[int, Seconds] = field(default_factory=dict)  # in whole edge rounds
-    in_round: dict[int, Seconds] = field(default_factory=dict)  # in the edge round that goes on
+    clients: dict[int, Seconds] = field(default_factory=dict)
     slowest: Seconds = field(default_factory=Seconds)
     elsewhere: Seconds | None = None  # what it says of itself, where it ran elsewhere
     waited: float | None = None  # before it was served, then; None: it was not asked by a message
+
+    def __add__(self, other: "_EdgeRound") -> "_EdgeRound":
+        both = [*self.clients.items(), *other.clients.items()]
+        clients = {client: Seconds() for client, _ in both}
+        for client, seconds in both:
+            clients[client] += seconds
+        return _EdgeRound(
+            clients,
+            self.slowest + other.slowest,
+            _sum(self.elsewhere, other.elsewhere, Seconds()),
+            _sum(self.waited, other.waited, 0.0),
+        )
 
 
 class SecondsMeter(Observer):
@@ -108,13 +119,15 @@ class SecondsMeter(Observer):
 
     def __init__(self, client_of: Mapping[int, int]) -> None:
         self._client_of = client_of
-        self._edges = defaultdict[str, _Edge](_Edge)
+        self._going = defaultdict[str, _EdgeRound](_EdgeRound)  # edge rounds that go on, by edge
+        # Those that are over, by what came of each: an edge may be in its next part when one is taken.
+        self._over: dict[int, tuple[Update, _EdgeRound]] = {}
         self._last_reply: dict[int, float] = {}  # when it came, by node id
 
     def on_trip(self, edge: str, message: Message, trip: Trip) -> None:
         """Add the seconds of a message by which a client trains, or an edge that is elsewhere."""
         kind, node_id = message.metadata.message_type, message.metadata.dst_node_id
-        own, now = self._edges[edge], time.monotonic()
+        own, now = self._going[edge], time.monotonic()
         if kind == TRAIN_EDGE:
             own.waited = (own.waited or 0.0) + trip.waiting
         elif node_id in self._client_of and (begins_round(kind) or ends_round(kind) or goes_on(kind)):
@@ -122,40 +135,43 @@ class SecondsMeter(Observer):
             pause = max(now - trip.seconds - self._last_reply.get(node_id, now), 0.0) if goes_on(kind) else 0.0
             seconds = Seconds(trip.computing, trip.waiting + pause, trip.transfer)
             client = self._client_of[node_id]
-            before = own.in_round.get(client)
-            own.in_round[client] = seconds if before is None else before + seconds
+            before = own.clients.get(client)
+            own.clients[client] = replace(seconds, edge_rounds=1) if before is None else before + seconds
             self._last_reply[node_id] = now
 
     def on_edge_round(self, server_round: int, edge: str, update: Update) -> None:
         """Take the edge's slowest client, by its own seconds: an edge is as slow as that."""
-        own = self._edges[edge]
-        in_round, own.in_round = own.in_round, {}
-        slowest = max(in_round.values(), key=lambda seconds: seconds.own, default=Seconds())
-        own.slowest += Seconds(slowest.training, 0.0, slowest.transfer, 1)
-        for client, seconds in in_round.items():
-            whole = Seconds(seconds.training, seconds.waiting, seconds.transfer, seconds.edge_rounds + 1)
-            before = own.clients.get(client)
-            own.clients[client] = whole if before is None else before + whole
+        own = self._going.pop(edge, _EdgeRound())
+        if own.elsewhere is None:
+            slowest = max(own.clients.values(), key=lambda seconds: seconds.own, default=Seconds())
+            own.slowest = Seconds(slowest.training, 0.0, slowest.transfer, 1)
+        _, before = self._over.get(id(update), (update, _EdgeRound()))  # of an edge that failed they are all one
+        self._over[id(update)] = update, before + own
 
     def add(self, edge: str, told: OfEdge) -> None:
         """Add what an edge in another process, or on another host, has noticed of its clients and itself."""
-        own = self._edges[edge]
-        for client, seconds in told.clients.items():
-            own.clients[client] = own.clients.get(client, Seconds()) + seconds
-        own.elsewhere = (own.elsewhere or Seconds()) + told.edge
+        self._going[edge] += _EdgeRound(dict(told.clients), elsewhere=told.edge)
 
-    def drain(self, seconds: Mapping[str, float]) -> dict[str, OfEdge]:
-        """Return the times of those edges whose part of a global round is over, since they were taken last.
+    def take(self, outcome: EdgeOutcome) -> OfEdge:
+        """Return, once, the times of an edge in its part of a global round, or in several.
 
-        Parameters
-        ----------
-        seconds : Mapping[str, float]
-            How long their parts took, by edge.
+        Of edge rounds that nobody noticed, such as those before a resume, there are none.
         """
-        return {name: _of_edge(self._edges.pop(name, _Edge()), took) for name, took in seconds.items()}
+        rounds = [self._over.pop(id(update))[1] for update in outcome.updates if id(update) in self._over]
+        return _of_edge(sum(rounds, _EdgeRound()), outcome.seconds)
+
+    def forget(self) -> None:
+        """Forget what was noticed of a part that came to nothing."""
+        self._going.clear()
+        self._over.clear()
 
 
-def _of_edge(own: _Edge, took: float) -> OfEdge:
+def _sum(left: Any, right: Any, nothing: Any) -> Any:
+    """Return the sum of what there may be; None of two that there are none of."""
+    return None if left is None and right is None else (left or nothing) + (right or nothing)
+
+
+def _of_edge(own: _EdgeRound, took: float) -> OfEdge:
     slowest = own.slowest
     if own.waited is None:  # it ran here
         waiting = max(took - slowest.own, 0.0) if slowest.edge_rounds else 0.0

@@ -157,7 +157,7 @@ class WriteMetrics:
         for part in self.parts:
             lines = [edge | part.of_edge(edge["edge"], over) for edge in lines]
             line |= part.end_round(over)
-        took = self.seconds.drain({name: edge.seconds for name, edge in report.outcome.edges.items()})
+        took = {name: self.seconds.take(edge) for name, edge in report.outcome.edges.items()}
         self.folder.append_seconds(seconds_line(report.outcome.number, took))
         self.folder.append_metrics([*lines, line])
         report.line = line

@@ -187,6 +187,7 @@ class EdgeRun:
         config = self._told(request)
         rounds = self._hierarchical.train_edge(self.name, number, request["arrays"], config, self._grid)
         outcome: EdgeOutcome = self._converse(rounds)
+        seconds = self._seconds.take(outcome)
         sent = None
         if outcome.arrays is not None:
             try:
@@ -195,7 +196,7 @@ class EdgeRun:
                 outcome = _without_model(outcome, str(error))
         took_part = {node_id for update in outcome.updates for node_id in update.participants}
         logger.info("global round %d: done, %d of %d clients took part", number, len(took_part), len(self._profiles))
-        counts, seconds = self._meter.drain(), self._seconds.drain({self.name: outcome.seconds})[self.name]
+        counts = self._meter.drain()
         plans = self._world.edges[self.name].take_rounds() if self._world else []
         self._report_round(number, outcome, counts, of_a_line(plans, self._hierarchical.edge_rounds))
         return outcome_to_wire(outcome, sent, self._client_of) | self._rest(counts, plans, seconds)
@@ -258,7 +259,7 @@ class EdgeRun:
 
     def _forget_counts(self) -> None:
         self._meter.drain()
-        self._seconds.drain({self.name: 0.0})
+        self._seconds.forget()
 
     def _rest(
         self,

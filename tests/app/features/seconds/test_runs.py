@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+from collections import Counter
 
 import pytest
 
@@ -12,6 +13,7 @@ from espalier.app.reports.final import report_again
 from espalier.app.reports.folder import ResultsFolder
 from tests.app.runs import ROOT, flwr_run, lines, run_app, same_weights, summary
 from tests.app.slow_clients import SLEEP, SLEEP_ON_MACHINES, SLOW_CLIENT
+from tests.app.tiers.served import run_served
 
 SHORT = {
     "num_clients": 4,
@@ -104,6 +106,36 @@ def test_times_are_no_part_of_what_is_trained_or_counted(tmp_path):
             for folder in (slow, quick)
         )
         assert left == right
+
+
+def rounds_told(folder):
+    """Return, for every line, the edge rounds whose seconds it has, and those that arrived in it, by edge."""
+    every = ResultsFolder(folder).read_seconds()
+    told = [{name: own["edge_rounds"] for name, own in line["edges"].items()} for line in every]
+    came = [Counter(one["who"] for one in line["async"]["arrivals"]) for line in lines(folder, "global")]
+    return told, [{name: 2 * count for name, count in line.items()} for line in came]
+
+
+@pytest.mark.parametrize("served", [False, True])
+def test_a_line_has_the_seconds_of_the_parts_that_arrived_in_it(tmp_path, served):
+    settings = SHORT | {"edge_rounds": 2, "async.mode": "fedbuff", "async.buffer-size": 2, "global_rounds": 5}
+    trace = tmp_path / "trace.csv"
+    trace.write_text("client,seconds\n0,10\n1,10\n2,35\n3,35\n")
+    settings |= {"async.trace": str(trace)}
+    folder = (run_served if served else run_app)(tmp_path / "run", **settings)
+    told, came = rounds_told(folder)
+    assert told == came
+    assert {4, 2} <= {count for line in told for count in line.values()}
+    for line in ResultsFolder(folder).read_seconds():
+        for client in line["clients"].values():
+            assert client["edge_rounds"] == line["edges"][client["edge"]]["edge_rounds"]
+    if not served:
+        run_app("", **settings | {"resume": str(folder), "global_rounds": 10})
+        told, came = rounds_told(folder)
+        assert told[:5] == came[:5]
+        # A part that was under way has no seconds, and no others are told for it: one edge had been waited for.
+        missing = [came.get(edge, 0) - own for line, came in zip(told, came, strict=True) for edge, own in line.items()]
+        assert (min(missing), sum(missing)) == (0, 2)
 
 
 def test_a_resumed_run_keeps_the_lines_of_its_rounds_and_needs_none(tmp_path):
