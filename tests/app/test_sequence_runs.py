@@ -136,6 +136,14 @@ def test_what_takes_one_label_or_rows_alone_is_refused_in_a_line(tmp_path, capsy
     assert error.count("\n") == 1
 
 
+def test_updates_of_parts_of_weights_are_read_by_messages_as_at_once(tmp_path):
+    settings = SMALL | {"task": "tests.app.sequence_tasks:Cornered(rows=2)", "algorithm": "hsfl", "tail_layer": "head"}
+    settings |= {"compress.client": "int8", "global_rounds": 1}
+    folders = [run_app(tmp_path / how, **settings, **{"split.execution": how}) for how in ("fused", "messages")]
+    assert [summary(folder)["replies_left_out"] for folder in folders] == [0, 0]
+    assert same_weights(*folders)
+
+
 @pytest.mark.parametrize(
     ("rows", "settings", "allowed"),
     [
