@@ -10,7 +10,7 @@ from flwr.serverapp.strategy import Strategy
 from espalier.clients.messages import begins_round, ends_round
 from espalier.clients.messages.learned import start_in
 from espalier.clients.messages.secure import MASKED, SECURE, digest_of
-from espalier.clients.messages.split_names import CLIENT_BLOCK
+from espalier.clients.messages.split_names import CLIENT_BLOCK, STREAM_WITHDRAWN
 from espalier.clients.messages.train import ARRAYS, CLIENT_HALF, METRICS, TRAIN, TRAIN_LOSS
 from espalier.clients.shared.arrays import to_record
 from espalier.clients.shared.privacy import with_possible_variances
@@ -101,7 +101,9 @@ class _Carrier:
         for message in going:
             _without_opening(message)
         ending = [message for message in going if ends_round(message.metadata.message_type)]
-        if ending and self._round is not None:
+        if _called_off([replies[_node_of(message)] for message in ending]):
+            self._round = None  # nobody has sent numbers, and those who train in another way begin anew
+        elif ending and self._round is not None:
             try:
                 replies |= yield from self._end(self._round, ending, [replies[_node_of(m)] for m in ending])
             except VoidError as why:
@@ -188,6 +190,12 @@ class _Carrier:
 
 def _node_of(message: Message) -> int:
     return message.metadata.dst_node_id
+
+
+def _called_off(replies: Sequence[Message]) -> bool:
+    """Return whether the edge has called streams off before anybody had trained."""
+    errors = [reply.error.code for reply in replies if reply.has_error()]
+    return len(errors) == len(replies) and STREAM_WITHDRAWN in errors
 
 
 def _without_opening(message: Message) -> None:

@@ -52,6 +52,14 @@ def test_a_run_is_the_plain_one_to_the_stated_error(settings, tmp_path):
     assert (told["void"], told["clipped"], summary(after)["replies_left_out"]) == (0, 0, 0)
 
 
+def test_streams_that_are_called_off_void_no_round(tmp_path):
+    """Clients take turns in one process, and SFL-V2 needs all streams at once: the edge goes on by messages."""
+    settings = {**SMALL, "algorithm": "sfl-v2", "workers": 1, "split.transport": "stream"}
+    before, after = run_app(tmp_path / "before", **settings), run_app(tmp_path / "after", **settings, **SECURE)
+    assert (summary(after)["secure"]["void"], summary(after)["replies_left_out"]) == (0, 0)
+    assert off(before, after) < 2 * summary(after)["secure"]["largest_error"] + 2e-7
+
+
 def test_lines_and_summary_say_what_each_average_is_like(twice):
     told = [own for line in lines(twice, "edge") for own in line["secure"]]
     made = [own for own in told if own]
