@@ -1,6 +1,6 @@
 """Differential privacy where an average is made: updates are clipped, and noise is added to their mean."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from secrets import token_hex
 from typing import Any, Final
@@ -13,7 +13,6 @@ from flwr.serverapp.strategy import Strategy
 from espalier.clients.messages.train import TRAIN, model_in_reply, only_arrays
 from espalier.clients.shared import text
 from espalier.clients.shared.arrays import to_record, to_weights
-from espalier.clients.shared.correction import Weights
 from espalier.clients.shared.privacy import clipped, noised, with_possible_variances
 from espalier.clients.shared.records import records_in
 
@@ -60,6 +59,8 @@ class PrivateMean(EdgeDecorator):
     largest_share : float (default: 1.0)
         Of the clients who are there, those who may be told to train. Where more would be, nobody is, and there is no
         model: a sample hides less the more of all are in it.
+    untrained : Collection[str] (default: none)
+        Weights that no client trains, or sends: they stay as they were, to the bit.
     """
 
     def __init__(
@@ -71,12 +72,13 @@ class PrivateMean(EdgeDecorator):
         *,
         is_secret: bool = False,
         largest_share: float = 1.0,
+        untrained: Collection[str] = (),
     ) -> None:
         super().__init__(edge)
         if self.edge.fills_up:  # that a weight is 0 where a client lacks it would be an update that nobody clips
             raise ValueError("clients lack parts of weights, and updates of whole models are to be clipped")
         self._clip, self._noise, self._draws, self._is_secret = clip, noise, draws, is_secret
-        self._largest_share = largest_share
+        self._largest_share, self._untrained = largest_share, frozenset(untrained)
         self._weight_key = self.edge.inner.weight_key
 
     def train_round(
@@ -100,7 +102,7 @@ class PrivateMean(EdgeDecorator):
             return update
         share = len(update.participants) / len(asked)
         deviation = self._noise * self._clip / len(asked)
-        model = _private(update.arrays, arrays, share, deviation, self._draws(server_round))
+        model = _private(update.arrays, arrays, share, deviation, self._draws(server_round), self._untrained)
         told = {ASKED: len(asked), OF: len(there.get_node_ids()), NOISE: self._noise}
         return replace(update, arrays=model, metrics=MetricRecord({**(update.metrics or {}), **told}))
 
@@ -138,6 +140,8 @@ class PrivateCloud(Strategy):
         standard deviation of the noise is `noise` times the longest of all edges, over the number of edges asked.
     least_reach : float (default: 0.0)
         What the longest is at least, so that the noise does not tell which edges have answered.
+    untrained : Collection[str] (default: none)
+        As of `PrivateMean`.
     """
 
     own_statistics = True  # plain averages of running statistics would give away what the noise hides
@@ -150,9 +154,11 @@ class PrivateCloud(Strategy):
         draws: Draws,
         reach: Callable[[Mapping[str, Any]], float],
         least_reach: float = 0.0,
+        untrained: Collection[str] = (),
     ) -> None:
         self.strategy = strategy
         self._clip, self._noise, self._draws, self._reach, self._least_reach = clip, noise, draws, reach, least_reach
+        self._untrained = frozenset(untrained)
         self._messages: dict[int, Message] = {}
         self._built = built_attributes(strategy)
 
@@ -177,7 +183,8 @@ class PrivateCloud(Strategy):
         asked = len(self._messages)
         sent = only_arrays(next(iter(self._messages.values())).content)
         deviation = self._noise * max([self._least_reach, *reaches]) / asked
-        model = _private(in_form_of(sent, made), sent, len(good) / asked, deviation, self._draws(server_round))
+        share, draws = len(good) / asked, self._draws(server_round)
+        model = _private(in_form_of(sent, made), sent, share, deviation, draws, self._untrained)
         return model, MetricRecord({**(metrics or {}), ASKED: asked, OF: asked, NOISE: self._noise})
 
     def _clipped(self, reply: Message) -> Message:
@@ -223,15 +230,17 @@ def _clipped_reply(message: Message, reply: Message, clip: float, weight: str) -
     return reply
 
 
-def _private(made: ArrayRecord, sent: ArrayRecord, share: float, deviation: float, draws: Any) -> ArrayRecord:
-    """Return the mean over all who were asked, of whom a share has answered, with noise."""
+def _private(
+    made: ArrayRecord, sent: ArrayRecord, share: float, deviation: float, draws: Any, untrained: Collection[str]
+) -> ArrayRecord:
+    """Return the mean over all who were asked, of whom a share has answered, with noise where anybody trains."""
     if share == 1 and not deviation:
         return made
-    model: Weights = to_weights(made)
+    model, start = to_weights(made), to_weights(sent)
     if share < 1:
-        start = to_weights(sent)
         model = {name: _nearer(own, start[name], share) for name, own in model.items()}
-    return to_record(with_possible_variances(noised(model, deviation, draws)))
+    model |= {name: start[name] for name in untrained if name in model}
+    return to_record(with_possible_variances(noised(model, deviation, draws, untrained)))
 
 
 def _nearer(own: Any, start: Any, share: float) -> Any:

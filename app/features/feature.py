@@ -43,6 +43,8 @@ class Scene:
         Node ids by edge, at the start.
     world : PlannedWorld, optional
         What rounds are planned for.
+    model : nn.Module
+        What is trained.
     topology_of : Callable[[int], Mapping[str, Sequence[int]]], optional (default: None)
         Says who is under each edge in a global round; None: nobody moves.
     """
@@ -51,6 +53,7 @@ class Scene:
     profiles: Sequence[Profile]
     topology: Topology
     world: PlannedWorld | None
+    model: nn.Module
     topology_of: TopologyOf | None = None
 
     @cached_property

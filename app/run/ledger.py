@@ -125,7 +125,7 @@ def ledger_of(settings: Mapping[str, Any], federation: Assembled) -> Ledger:
         node_ids=members,
         seed=config.seed,
     )
-    scene = Scene(config, federation.profiles, {name: members}, None)
+    scene = Scene(config, federation.profiles, {name: members}, None, model)
     edge = one_edge(scene, task, model, (), None).edges[name]
     arrays = to_record(to_weights(travelling_weights(config.algorithm, config.split, config.seed, task, model)))
     view = MemberGrid(grid, members)

@@ -35,7 +35,8 @@ def edge_run(config: RunConfig, grid: Grid, task: Task, model: nn.Module, stream
     name = config.deploy.edge_name
     profiles, topology = clients_and_edges(config, grid, streams)
     world = planned_world(config, topology, profiles, task, model)
-    hierarchical, meter, seconds = metered_edge(Scene(config, profiles, topology, world), task, model, streams)
+    scene = Scene(config, profiles, topology, world, model)
+    hierarchical, meter, seconds = metered_edge(scene, task, model, streams)
     return EdgeRun(
         name,
         config.as_dict(),
@@ -63,7 +64,7 @@ def over_hosts(config: RunConfig, grid: Grid, task: Task, model: nn.Module, obse
     # Radio cells are blocks of client numbers, whatever their edges are called.
     by_cell = dict(sorted(topology.items(), key=lambda edge: min(edge[1])))
     meter, world = ByteMeter({"cloud": "cloud"}), planned_world(config, by_cell, profiles, task, model)
-    scene = Scene(config, profiles, topology, world)
+    scene = Scene(config, profiles, topology, world, model)
     seconds = SecondsMeter(scene.client_of)
     make_edge = remote_edges(
         hosts,

@@ -124,7 +124,7 @@ class EdgeApp:
             on_waited=tell_waiting,
         )
         task, model = self._task_and_model
-        scene = Scene(config, list(self._profiles.values()), {name: members}, self._world)
+        scene = Scene(config, list(self._profiles.values()), {name: members}, self._world, model)
         hierarchical, meter, seconds = metered_edge(scene, task, model, self._streams, self._lanes)
         state = WholeState(hierarchical.edges[name], self._world, grid, clients)
         return EdgeRun(
@@ -261,7 +261,7 @@ def assemble_served(
     by_number = {profile.partition_id: profile for profile in profiles}
     meter = ByteMeter({"cloud": "cloud"})  # the edges count theirs
     world = planned_world(config, topology, profiles, task, model)
-    scene = Scene(config, profiles, topology, world)
+    scene = Scene(config, profiles, topology, world, model)
     seconds = SecondsMeter(scene.client_of)
     states = {name: AtDriver(numbers, kept, world) for name, numbers in clients.items()}
     node_of_edge = introduced(grid, states)

@@ -177,7 +177,7 @@ def assemble(
     profiles, topology = clients_and_edges(config, grid, streams, told)
     meter = ByteMeter(config.links)
     world = planned_world(config, topology, profiles, task, model)
-    scene = associated(Scene(config, profiles, topology, world))
+    scene = associated(Scene(config, profiles, topology, world, model))
     scene = replace(scene, topology_of=who_is_where(scene, grid))
     parts = parts_of(scene)
     make_edge = edges_here(scene, task, model, transports(config, meter, streams, lanes), parts)

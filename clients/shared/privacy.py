@@ -2,7 +2,7 @@
 
 import math
 import random
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import numpy as np
 import torch
@@ -71,15 +71,17 @@ def with_finite_update(model: Weights, sent: Weights) -> Weights:
     return {name: sent[name] if own.is_floating_point() else own for name, own in model.items()}
 
 
-def noised(model: Weights, deviation: float, draws: np.random.Generator) -> Weights:
+def noised(
+    model: Weights, deviation: float, draws: np.random.Generator, untrained: Collection[str] = frozenset()
+) -> Weights:
     """Return a model with independent Gaussian noise of a standard deviation at every number that is no integer.
 
-    Where the deviation is 0, it is the same model.
+    Weights that do not train have none. Where the deviation is 0, it is the same model.
     """
     if not deviation:
         return model
     noisy = dict(model)
-    for name in sorted(name for name, own in model.items() if own.is_floating_point()):
+    for name in sorted(name for name, own in model.items() if own.is_floating_point() and name not in untrained):
         noise = torch.from_numpy(np.asarray(deviation * draws.standard_normal(tuple(model[name].shape))))
         noisy[name] = model[name] + noise.to(model[name].device, model[name].dtype)
     return noisy

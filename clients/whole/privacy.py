@@ -13,6 +13,7 @@ from torch.func import functional_call, grad_and_value, vmap
 
 from ..messages.train import TRAIN, TRAIN_LOSS, Train, model_in_reply
 from ..shared.arrays import to_record, to_weights
+from ..shared.corners import corner_of, filled_up
 from ..shared.correction import CorrectedSteps
 from ..shared.generators import seeded_torch
 from ..shared.local_round import WHOLE_PASS, Pass
@@ -67,7 +68,8 @@ class PrivateUpdates:
         )
         sent, trained = to_weights(instruction.arrays), to_weights(model)
         short = clipped(with_finite_update(trained, sent), sent, self.clip)
-        private = noised(short, self.noise * self.clip, draws)
+        untrained = {name for name, weight in task.model.named_parameters() if not weight.requires_grad}
+        private = noised(short, self.noise * self.clip, draws, untrained)
         if private is not trained:
             reply.content = RecordDict({**reply.content, name: to_record(with_possible_variances(private))})
         return reply
@@ -119,10 +121,14 @@ def private_sgd(
         for number in range(training.num_steps(num_examples)):
             batch = torch.from_numpy(np.flatnonzero(draws.random(num_examples) < share))
             corrected.zero_grad()
-            inputs, labels = task.training_inputs(batch, server_round, number), task.train.labels[batch].to(device)
-            sums, loss = clipped_gradients(model, task.objective.loss, inputs, labels, steps.clip)
+            sums, loss = dict[str, Tensor](), 0.0
+            if len(batch):
+                inputs, labels = task.training_inputs(batch, server_round, number), task.train.labels[batch].to(device)
+                sums, loss = clipped_gradients(model, task.objective.loss, inputs, labels, steps.clip)
             for name, parameter in parameters:
                 noisy = noised({name: sums.get(name, torch.zeros_like(parameter))}, deviation, draws)[name]
+                if name in task.corners:  # all else of it stays 0
+                    noisy = filled_up(corner_of(noisy, task.corners[name]), tuple(noisy.shape))
                 parameter.grad = noisy / (share * num_examples)
             corrected.step()
             total_loss, seen = total_loss + loss, seen + len(batch)
@@ -143,7 +149,7 @@ def clipped_gradients(
     loss : Callable
         ``loss(outputs, labels)`` of a mini-batch, here of one example each.
     inputs, labels
-        The mini-batch. Of an empty one there is no gradient: no name is in the sum.
+        The mini-batch, which is not empty.
     clip : float
         The longest L2 norm of an example's gradient, over all weights that train; 0: any.
     """

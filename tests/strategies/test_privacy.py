@@ -54,6 +54,22 @@ def mean_of(updates, count):
     return {name: sum(own[name] for own in updates) / count for name in updates[0]}
 
 
+@pytest.mark.parametrize("by_cloud", [False, True])
+def test_what_no_client_trains_is_what_was_sent_to_the_bit_and_all_else_has_the_same_noise(by_cloud):
+    def round_of(untrained):
+        if by_cloud:
+            top = PrivateCloud(FedAvg(**ANY), CLIP, 1.0, draws("cloud"), lambda told: CLIP, untrained=untrained)
+            return first_round(top, plain, start=start)
+        return first_round(FedAvg(**ANY), private(CLIP, 1.0, untrained=untrained), start=start)
+
+    start = initial()
+    last = sorted(start)[-1]  # noise is drawn by name
+    every, others = (to_numpy(round_of(untrained).arrays) for untrained in ((), (last,)))
+    assert np.array_equal(others[last], start[last])
+    assert not np.array_equal(every[last], start[last])
+    assert all(np.array_equal(every[name], others[name]) for name in start if name != last)
+
+
 def close(arrays, expected, atol=1e-6):
     return all(np.allclose(own, expected[name], atol=atol) for name, own in to_numpy(arrays).items())
 

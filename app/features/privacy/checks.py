@@ -48,6 +48,10 @@ def check(case: Case) -> None:
     if case.data.validation_share:
         allowed = f"0.0 for privacy.level = {own.level!r}: the best round is chosen by figures without noise"
         raise bad_value("data.validation-share", case.data.validation_share, allowed)
+    figures = f"for privacy.level = {own.level!r}: figures without noise would choose the last round"
+    for key, given in (("stop.accuracy", case.stop.accuracy), ("stop.patience", case.stop.patience)):
+        if given:
+            raise bad_value(key, given, f"0 {figures}")
     if is_central(case):
         _check_mean(case)
     if own.level == "example-at-client":

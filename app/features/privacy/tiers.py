@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -44,6 +45,7 @@ def in_front(scene: Scene, make_edge: MakeEdge) -> MakeEdge:
             _draws(case, name),
             is_secret=own.secret_noise,
             largest_share=sampled(case, size) / size if own.epsilon else 1.0,
+            untrained=untrained(scene),
         )
 
     return make
@@ -62,8 +64,29 @@ def around_cloud(scene: Scene) -> Callable[[Strategy], Strategy] | None:
         def reach_of_client(told: Mapping[str, Any]) -> float:
             return own.clip / float(told[ASKED])
 
-        return lambda strategy: PrivateCloud(strategy, 0.0, noise, draws, reach_of_client, own.clip / fewest)
-    return lambda strategy: PrivateCloud(strategy, own.clip, noise, draws, lambda told: own.clip)
+        return partial(
+            PrivateCloud,
+            clip=0.0,
+            noise=noise,
+            draws=draws,
+            reach=reach_of_client,
+            least_reach=own.clip / fewest,
+            untrained=untrained(scene),
+        )
+    return partial(
+        PrivateCloud,
+        clip=own.clip,
+        noise=noise,
+        draws=draws,
+        reach=lambda told: own.clip,
+        untrained=untrained(scene),
+    )
+
+
+def untrained(scene: Scene) -> set[str]:
+    """Return the names of weights that no client trains, or that never leave one."""
+    fixed = {name for name, weight in scene.model.named_parameters() if not weight.requires_grad}
+    return fixed.union(scene.case.algorithm.client.stays(scene.model))
 
 
 def outgoing(case: Case) -> list[Outgoing]:

@@ -136,6 +136,29 @@ def test_what_is_drawn_follows_the_seed_and_the_round_or_nothing_that_is_known()
     assert not torch.equal(trained(1, is_secret=True), trained(1, is_secret=True))
 
 
+def test_what_a_client_lacks_of_a_weight_gets_no_noise():
+    model = nn.Sequential(nn.Linear(6, 8, bias=False), nn.Linear(8, 3))
+    with torch.no_grad():  # a product of rank 2
+        model[0].weight[2:] = 0
+        model[1].weight[:, 2:] = 0
+    client = replace(task(model), corners={"0.weight": (2, 6), "1.weight": (3, 2)})
+    private_sgd(client, 1, client.training, steps=steps(CLIP, 1.0))
+    assert not model[0].weight[2:].any()
+    assert not model[1].weight[:, 2:].any()
+    assert model[0].weight[:2].all()
+
+
+def test_a_mini_batch_without_an_example_is_a_step_of_noise():
+    def no_rows(inputs, *whose):
+        assert len(inputs)
+        return inputs
+
+    client = replace(task(model_of(), batch_size=1), augment=no_rows)  # of 50 steps a third has none
+    before = copy.deepcopy(client.model)
+    private_sgd(client, 1, client.training, steps=steps(CLIP, 1.0))
+    assert not torch.equal(before[0].weight, client.model[0].weight)
+
+
 def replied(*outgoing, model=None):
     """Return the reply of a client to an instruction to train as it travels, and the model that was sent."""
     model = model or model_of()
@@ -160,6 +183,15 @@ def test_an_update_that_is_not_finite_counts_as_zero_and_no_error_tells_of_it(no
     assert int(found["1.num_batches_tracked"]) > int(sent["1.num_batches_tracked"])
     weights = [name for name, own in sent.items() if own.is_floating_point()]
     assert max(float((found[name] - sent[name]).abs().max()) for name in weights) <= 6 * noise * CLIP
+
+
+def test_a_weight_that_does_not_train_gets_no_noise():
+    model = model_of()
+    frozen = next(iter(dict(model.named_parameters())))
+    model.get_parameter(frozen).requires_grad_(False)
+    reply, sent = replied(PrivateUpdates(CLIP, 1.0, is_secret=False), model=model)
+    found = to_weights(reply.content["arrays"])
+    assert [name for name in sent if torch.equal(found[name], sent[name])] == [frozen]
 
 
 def test_variances_stay_possible_under_noise():

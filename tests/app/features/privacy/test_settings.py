@@ -47,6 +47,11 @@ def test_every_level_goes_with_two_tiers_and_personal_heads(level):
         ({**CLIENT, "async.mode": "fedbuff"}, "'none' for async.mode = 'fedbuff', where no fixed number"),
         ({**EDGE, "availability.moves": "moves.csv"}, "'none' for availability.moves: the budget is that of an edge's"),
         ({**EXAMPLE, "dataset": "video-caching"}, "whose clients get more data from round to round"),
+        (
+            {**CLIENT, "stop.accuracy": 0.9},
+            "stop.accuracy = 0.9: allowed is 0 for privacy.level = 'client-at-client'",
+        ),
+        ({**CLIENT, "stop.patience": 2}, "stop.patience = 2: allowed is 0 for privacy.level"),
         ({**CLIENT, "data.validation-share": 0.1}, "data.validation-share = 0.1: allowed is 0.0 for privacy.level"),
         ({**EXAMPLE, "engine": "in-process", "stack": 4}, "stack = 4: allowed is 0 for privacy.level"),
         ({**EXAMPLE, "train.cuda-graph": True}, "train.cuda-graph = True: allowed is false for privacy.level"),

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from flwr.serverapp.strategy import FedAvg
+from torch import nn
 
 from espalier.app.config.parse import parse_config
 from espalier.app.features.feature import Scene
@@ -18,7 +19,8 @@ def test_for_clients_the_smallest_edge_decides_on_the_noise_at_the_cloud_whoever
     for noise in (0.0, 1.5):
         settings = {"num-edges": 2, "num-clients": 5, "edge-rounds": 1, "train.weighting": "equal"}
         own = {"privacy.level": "client-at-cloud", "privacy.clip": CLIP, "privacy.noise": noise}
-        around = around_cloud(Scene(parse_config({**settings, **own}), (), toy_topology(toy_grid(5), 2), None))
+        scene = Scene(parse_config({**settings, **own}), (), toy_topology(toy_grid(5), 2), None, nn.Linear(1, 1))
+        around = around_cloud(scene)
         made.append(
             first_round(around(FedAvg(**ANY)), private(CLIP, 0.0), clients=5, num_edges=2, start=start, faults=faults)
         )
