@@ -11,7 +11,9 @@ from itertools import islice
 import numpy as np
 
 STEPS = 30  # halvings of the logarithm of a bracket of times
-PRICE_STEPS, NEWTON_STEPS = 9, 3  # of prices, and for each of upload times, from those before
+MOST_STEPS = 100  # of prices, and for each of upload times, from those before
+PRICES = 1e-6  # by which the logarithm of a client's may be off before Newton's last step, which squares that
+SHARES = 1e-12  # by which those of an edge may miss 1
 MOST_DOUBLINGS = 100
 LESS = 1 - 1e-9  # of a cost that counts as lower
 AT_ONCE = 2**22  # numbers of clients and edges over the associations that are solved together
@@ -178,18 +180,26 @@ def least_energy_in_time(problem: Association, upload: np.ndarray, inside: np.nd
 
     low = np.where(inside.any(axis=1), at_edges(ln_price(shortest)[0], np.inf).min(axis=1), 0.0)
     high = np.where(inside.any(axis=1), at_edges(ln_price(longest)[0], -np.inf).max(axis=1), 0.0)
-    tau, middle = np.minimum(longest, shortest * problem.clients), (low + high) / 2
-    for _ in range(PRICE_STEPS):
+    # A single client has all of the bandwidth at the lowest price.
+    middle = np.where(inside.sum(axis=1) == 1, low, (low + high) / 2)
+    tau = np.minimum(longest, shortest * problem.clients)
+    for _ in range(MOST_STEPS):
         price = _of_clients(middle, inside)
-        for _ in range(NEWTON_STEPS):
+        for _ in range(MOST_STEPS):  # upwards the function is convex: after a step too far each is shorter
             value, slope = ln_price(tau)
-            tau = np.clip(tau * np.exp(np.clip((price - value) / slope, -3, 3)), shortest, longest)
+            before, tau = tau, np.clip(tau * np.exp(np.clip((price - value) / slope, -3, 3)), shortest, longest)
+            if ((np.abs(price - value) <= PRICES) | (tau == before)).all():
+                break
         total = _sums(upload / tau, inside)
+        found = (np.abs(total - 1) <= SHARES) | ~inside.any(axis=1)
+        if found[suffices].all():
+            break
         fall = _sums(np.where((tau < longest) & (tau > shortest), upload / tau / slope, 0.0), inside)
         low, high = np.where(total > 1, middle, low), np.where(total > 1, high, middle)
         with np.errstate(all="ignore"):
             newton = middle + total * np.log(total) / fall  # on the logarithm of the sum, which is nearly linear
-        middle = np.where((newton > low) & (newton < high), newton, (low + high) / 2)
+        better = np.where((newton > low) & (newton < high), newton, (low + high) / 2)
+        middle = np.where(found, middle, better)
     # The bandwidth that rounding leaves, or takes too much of.
     tau = np.clip(tau * _of_clients(_sums(upload / tau, inside), inside), shortest, longest)
     frequency = problem.cycles / (spare - tau)

@@ -6,6 +6,9 @@ import numpy as np
 import pytest
 
 from benchmarks.association import instance
+from espalier.sim.links import lasting_gains
+from espalier.sim.radio import noise_watts, upload_seconds
+from espalier.sim.world import make_world
 from espalier.strategies.allocation.association import (
     Association,
     all_associations,
@@ -49,6 +52,37 @@ def test_bandwidth_and_frequencies_are_the_convex_optimum(seed):
     upload = problem.upload_seconds[np.arange(5), edges] / found.bandwidth[0]
     busy = problem.edge_rounds * (problem.cycles / found.frequency_hz[0] + upload) + problem.cloud_seconds[edges]
     np.testing.assert_allclose(busy, found.seconds[0], rtol=1e-6)  # nobody is done before the round is over
+
+
+def far(radius_metres: float, seed: int) -> tuple[Association, np.ndarray]:
+    """Return a problem of three cells of the radio world, in which uploads differ by orders, and who is in which."""
+    world, bandwidth_hz = make_world([4] * 3, seed, radius_metres=radius_metres, redraw=False), 10e6
+    devices, noise = world.devices, noise_watts(bandwidth_hz)
+    power, gains = devices.max_power_watts, lasting_gains(world)
+    problem = Association(
+        cycles=np.full(12, 7e8),
+        upload_seconds=upload_seconds(7.2e6, power[:, None], gains, bandwidth_hz=bandwidth_hz, noise_watts=noise),
+        power_watts=power,
+        max_frequency_hz=devices.max_frequency_hz,
+        capacitance=2e-28,
+        edge_rounds=4,
+        cloud_seconds=np.zeros(3),
+        cloud_joules=np.zeros(3),
+        energy_weight=0.5,
+        delay_weight=0.5,
+    )
+    return problem, world.cells.cell
+
+
+@pytest.mark.parametrize("seed", [2, 3, 4, 33])
+@pytest.mark.parametrize("radius_metres", [1000, 2000, 5000])
+def test_it_is_the_optimum_wherever_clients_are(radius_metres, seed):
+    problem, cells = far(radius_metres, seed)
+    associations = np.array([cells, nearest(problem)])
+    found = optimum(problem, associations)
+    np.testing.assert_allclose(found.cost, [by_cvxpy(problem, own[np.newaxis])[0] for own in associations], rtol=2e-6)
+    for edges, shares in zip(associations, found.bandwidth, strict=True):
+        assert np.bincount(edges, weights=shares).max() <= 1 + 1e-9
 
 
 def test_highest_frequencies_bind_in_some_of_these():
