@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from espalier.app.ground.errors import bad_value
-from espalier.app.planning.rule import PlanRule
+from espalier.app.planning.rule import PlanRule, kind_of
 from espalier.app.planning.world import PlannedWorld
 from espalier.app.settings.sections import Plans
 from espalier.strategies.allocation import full_work_at_full_power
@@ -33,14 +33,21 @@ def limits_of(plan: Plans, cell: np.ndarray, previous: np.ndarray | None, everyb
     overlap, whole = plan.max_overlap, int(np.bincount(everybodys)[cells].min())
     if overlap < 0:
         overlap = max(plan.asked_per_cell // 2, least_overlap(plan.asked_per_cell, whole))
+    # With clients missing, others may have to come twice.
+    overlap = max(overlap, to_select - int(not_again(cell, previous).min()))
     return {
         "clients_per_cell": to_select,
-        # With clients missing, others may have to come twice.
-        "max_overlap": max(overlap, to_select - int(not_again(cell, previous).min())),
+        "max_overlap": overlap if bounds_overlap(plan) else None,
         "deadline_seconds": plan.planned_seconds,
         "max_local_rounds": plan.max_local_rounds,
         "theta": plan.theta,
     }
+
+
+def bounds_overlap(plan: Plans) -> bool:
+    """Return whether the solver selects no more clients a second time than ``plan.max-overlap`` says."""
+    kind = kind_of(plan.solver)
+    return kind is None or "max_overlap" not in kind.ignores
 
 
 def least_overlap(asked: int, size: int) -> int:
@@ -100,6 +107,6 @@ def check_cell_size(plan: Plans, rule: PlanRule, smallest: int) -> None:
         why = f"as the smallest cell has {smallest} clients and plan.selected-per-edge is {z}"
         raise bad_value("plan.spare", plan.spare, f"0 to {smallest - z}, {why}")
     least = least_overlap(asked, smallest)
-    if 0 <= plan.max_overlap < least:
+    if 0 <= plan.max_overlap < least and bounds_overlap(plan):
         why = f"with {asked} of {smallest} clients selected in every round"
         raise bad_value("plan.max-overlap", plan.max_overlap, f"at least {least} {why}, or -1 for half of them")

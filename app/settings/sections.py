@@ -429,8 +429,8 @@ class Plans(Section):
     """
     max_overlap: Annotated[int, Field(ge=-1, le=MOST), Tag.SELECTS] = -1
     """At most this many of the selected clients, spare ones included, may also have been selected in the previous edge
-    round (Psi), or as many as must be where too few others are there. -1 is half of the selected clients, or more where
-    the cell is too small for that.
+    round (Psi), or as many as must be where too few others are there, in one tier in all cells. -1 is half of the
+    selected clients, or more where the cell is too small for that.
     """
     max_local_rounds: Annotated[int, Field(ge=0, le=100_000), Tag.LEFT_OPEN] = 0
     """Most local rounds, L (50 in the RawHFL paper); 0 is `local-epochs`."""

@@ -34,6 +34,8 @@ class SolverKind:
         It needs `Problem.standing`.
     ignores : tuple[str, ...] (default: ())
         What of a `Problem` plays no part.
+    by_accuracy : bool (default: False)
+        It goes by how accurate the model is on clients' test sets.
     is_rule : bool (default: False)
         It belongs to an algorithm: `plan.solver` does not name it.
     """
@@ -42,6 +44,7 @@ class SolverKind:
     selects_a_number: bool = True
     looks_back: bool = False
     ignores: tuple[str, ...] = ()
+    by_accuracy: bool = False
     is_rule: bool = False
 
 
@@ -61,7 +64,7 @@ SOLVERS: dict[str, SolverKind] = {
     "cheapest-at-full-power": SolverKind(_always(cheapest_at_full_power), ignores=AT_FULL_POWER),
     "fedcs": SolverKind(FedCS, selects_a_number=False),
     "power-of-choice": _method(PowerOfChoice),
-    "tifl": _method(TiFL),
+    "tifl": _method(TiFL, by_accuracy=True),
     "oort": _method(Oort),
     "h-fedavg-m1": _rule(_always(h_fedavg_m1)),
     "h-fedavg-m2": _rule(_always(h_fedavg_m2)),

@@ -78,6 +78,12 @@ def _check_plans(case: Case, rule: PlanRule) -> None:
         raise bad_value("plan.solver", case.plan.solver.text, allowed)
     if not case.plan.solver.module:
         solver_of(case.plan.solver)  # refuses parameters that it does not take
+    kind = kind_of(case.plan.solver)
+    if kind and kind.by_accuracy and rule.selects_a_number:
+        by_accuracy = f"more than 0 for plan.solver = {case.plan.solver.text!r}, which goes by clients' accuracies"
+        for key in ("report.evaluate-every", "report.evaluate-clients"):
+            if not (given := case.report.as_dict()[key]):
+                raise bad_value(key, given, by_accuracy)
     if case.algorithm.splits and len(set(case.split.cut_layer.items)) > 1:
         raise bad_value("cut-layer", case.split.cut_layer.text, "one cut, or 'best', with selection = 'resource-aware'")
     if case.plan.value.text == "battery" and not case.plan.battery_joules:

@@ -54,6 +54,23 @@ def test_edges_in_processes_of_their_own_select_the_same(tmp_path, solver):
     assert same_runs(run_app(tmp_path / "here", **settings), run_served(tmp_path / "served", **settings))
 
 
+@pytest.mark.parametrize("solver", ["oort", "tifl", "power-of-choice"])
+def test_an_overlap_that_it_does_not_bound_refuses_no_run_and_is_in_no_problem(solver):
+    own = {"plan_solver": solver, "plan_max_overlap": 0, "selected_per_edge": 3}
+    world = make_world(config_of(**SMALL | own), {"edge-0": [0, 1, 2, 3]}, {n: n for n in range(4)}, [100] * 4)
+    assert world.problem(2, np.arange(4), np.array([True, True, True, False]), 0).max_overlap is None
+    with pytest.raises(UserError, match=r"plan\.max-overlap = 0: allowed is at least 2 with 3 of 4 clients"):
+        config_of(**SMALL | own | {"plan_solver": "exact"})
+
+
+@pytest.mark.parametrize("key", ["report.evaluate-every", "report.evaluate-clients"])
+def test_tifl_needs_accuracies(key):
+    given = {"algorithm": "rawhfl", "plan.solver": "tifl(interval=2)", key: 0 if "every" in key else 0.0}
+    with pytest.raises(UserError, match=rf"^{key} = 0.*: allowed is more than 0 for plan\.solver = 'tifl"):
+        parse_config(given)
+    assert parse_config(given | {"plan.solver": "oort"})
+
+
 def test_fedcs_takes_as_many_as_fit_and_no_plan_is_short(tmp_path):
     folder = run_app(tmp_path / "run", **SMALL | {"plan_solver": "fedcs", "selected_per_edge": 1})
     assert {len(plan["selected"]) for plan in plans_of(folder)} == {4}
