@@ -45,26 +45,26 @@ class CompressedReplies(EdgeDecorator):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: MemberGrid
     ) -> Exchanges[Update]:
         """Run the edge's round with the models that its clients' updates make."""
-        begun: dict[int, ArrayRecord] = {}  # what each node's round began with
+        begun: dict[int, RecordDict] = {}  # what each node's round began with
 
         def read(messages: list[Message]) -> Exchanges[list[Message]]:
             """Pass messages on; replies that end a client's round hold models, or blocks."""
-            # Now: what is inside may have put parts of weights into the messages, for this exchange alone.
-            begun.update({m.metadata.dst_node_id: start_in(m.content) for m in messages if begins_with_model(m)})
+            # What is inside may have put parts of weights into the messages, for this exchange alone.
+            begun.update({m.metadata.dst_node_id: m.content for m in messages if begins_with_model(m)})
             replies = yield messages
             return [self._with_model(begun, *pair) for pair in zip(messages, replies, strict=True)]
 
         return answered_messages(self.edge.train_round(server_round, arrays, config, grid), read)
 
-    def _with_model(self, begun: Mapping[int, ArrayRecord], message: Message, reply: Message) -> Message:
-        start = begun.get(message.metadata.dst_node_id)
-        if start is None or not ends_round(message.metadata.message_type) or reply.has_error():
+    def _with_model(self, begun: Mapping[int, RecordDict], message: Message, reply: Message) -> Message:
+        first = begun.get(message.metadata.dst_node_id)
+        if first is None or not ends_round(message.metadata.message_type) or reply.has_error():
             return reply
         try:
             content = reply.content
             update = record_of(content, COMPRESSED)
             name, beside = learned_in(RecordDict({n: record for n, record in content.items() if n != COMPRESSED}))
-            model = decompressed(self._codec, beside, update, start)
+            model = decompressed(self._codec, beside, update, start_in(first))
         except ValueError as error:
             return Message(Error(REJECTED, text.one_line(str(error))), reply_to=message)
         reply.content = RecordDict(

@@ -60,7 +60,7 @@ class PrivateMean(EdgeDecorator):
         Of the clients who are there, those who may be told to train. Where more would be, nobody is, and there is no
         model: a sample hides less the more of all are in it.
     untrained : Collection[str] (default: none)
-        Weights that no client trains, or sends: they stay as they were, to the bit.
+        Weights that no client trains, or sends: where there is noise they stay as they were, to the bit.
     """
 
     def __init__(

@@ -178,9 +178,9 @@ class Algorithm:
         return self.splits or self.tunes
 
     @property
-    def sends_updates(self) -> bool:
-        """Whether clients send up what they learned, so that edges have something new."""
-        return self.trains_clients and (self.averages or self.splits)
+    def sends_nothing(self) -> bool:
+        """Whether clients train for themselves alone, and so edges have nothing new; not known of a user's own."""
+        return self.trains_clients and not (self.averages or self.splits or self.written)
 
     @property
     def files(self) -> set[str]:

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Any, Literal, Self, TypeVar
 
-from flwr.serverapp.strategy import FedProx
 from pydantic import BeforeValidator, Field
 
 from espalier.app.algorithms.algorithm import Algorithm
@@ -182,7 +181,8 @@ class Case(Section):
             or split.execution == "messages"
             or not split.tail_layer.is_none
         )
-        pulls = algorithm.splits and any(spec.has_any(FedProx) for spec in self.strategies_here)
+        # Strategies are made only where it matters.
+        pulls = self.stack and algorithm.splits and any(spec.proximal_mu for spec in self.strategies_here)
         corrects = algorithm.splits and not algorithm.client.is_plain
         return first_reason(
             (self.on_devices, f"engine = {self.engine.text!r} runs every client by itself"),

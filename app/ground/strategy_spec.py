@@ -11,7 +11,7 @@ from functools import lru_cache, partial
 from typing import Any
 
 from flwr.serverapp import strategy as flower_strategies
-from flwr.serverapp.strategy import Strategy
+from flwr.serverapp.strategy import FedProx, Strategy
 
 from espalier.app.ground.errors import bad_value
 from espalier.app.ground.object_spec import ObjectSpec, parse_object
@@ -61,6 +61,11 @@ class StrategySpec(ObjectSpec):
     def has_any(self, kinds: type[Strategy] | tuple[type[Strategy], ...]) -> bool:
         """Return whether the strategy, or one inside of it, is of one of these classes."""
         return any(isinstance(layer, kinds) for layer in layers(self.build({})))
+
+    @property
+    def proximal_mu(self) -> float:
+        """How strongly it pulls clients' steps to the model that they began from, as `FedProx` does."""
+        return max((own.proximal_mu for own in layers(self.build({})) if isinstance(own, FedProx)), default=0.0)
 
     @property
     def files(self) -> set[str]:

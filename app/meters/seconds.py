@@ -96,9 +96,8 @@ class _EdgeRound:
     waited: float | None = None  # before it was served, then; None: it was not asked by a message
 
     def __add__(self, other: "_EdgeRound") -> "_EdgeRound":
-        both = [*self.clients.items(), *other.clients.items()]
-        clients = {client: Seconds() for client, _ in both}
-        for client, seconds in both:
+        clients = defaultdict[int, Seconds](Seconds, self.clients)
+        for client, seconds in other.clients.items():
             clients[client] += seconds
         return _EdgeRound(
             clients,
@@ -145,8 +144,7 @@ class SecondsMeter(Observer):
         if own.elsewhere is None:
             slowest = max(own.clients.values(), key=lambda seconds: seconds.own, default=Seconds())
             own.slowest = Seconds(slowest.training, 0.0, slowest.transfer, 1)
-        _, before = self._over.get(id(update), (update, _EdgeRound()))  # of an edge that failed they are all one
-        self._over[id(update)] = update, before + own
+        self._over[id(update)] = update, own
 
     def add(self, edge: str, told: OfEdge) -> None:
         """Add what an edge in another process, or on another host, has noticed of its clients and itself."""

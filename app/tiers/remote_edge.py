@@ -160,10 +160,6 @@ class RemoteEdge(Edge):
         """Take back what `state_dict` returned."""
         self._state.load_state_dict(state)
 
-    def clients_begin_anew(self) -> None:
-        """Let it forget, at its next request, what goes by what its clients keep."""
-        self._state.clients_begin_anew()
-
     def _train(self, number: int, arrays: ArrayRecord, config: ConfigRecord) -> Exchanges[list[Update]]:
         def read(reply: Wire) -> list[Update]:
             updates = updates_from_wire(reply, arrays, self.edge_rounds, self.clients, self._uplinks)
@@ -179,7 +175,7 @@ class RemoteEdge(Edge):
         except EdgeError as error:
             self._raise_if_own(error)
             # Said once; the other edge rounds did not take place either.
-            return [Update(failures=[Failure(EVERYBODY, str(error))]), *[Update()] * (self.edge_rounds - 1)]
+            return [Update(failures=[Failure(EVERYBODY, str(error))]), *[Update() for _ in range(self.edge_rounds - 1)]]
 
     def _raise_if_own(self, error: EdgeError) -> None:
         """Raise what ends the run where its own code failed: EdgeFailed where a state from a file may be to blame."""

@@ -40,9 +40,6 @@ class CloudState(Protocol):
     def from_answer(self, state: Wire) -> None:
         """Take what came with an answer; raises whatever it can't be taken for."""
 
-    def clients_begin_anew(self) -> None:
-        """Let the edge forget what goes by what clients keep, which they have lost."""
-
     def state_dict(self) -> dict[str, Any]:
         """Return what must survive an interruption."""
 
@@ -121,9 +118,9 @@ class WholeState:
             self._world.options = dict(state["options"])
         if self._labels:
             self._labels.load_state_dict(state["labels"])
-        if state["anew"]:
-            self._edge.inner.clients_begin_anew()
         kept = state["clients"]
+        if not kept:  # they have lost it, or never had any
+            self._edge.inner.clients_begin_anew()
         self._grid.load_state_dict({str(i): kept[client] for i, client in enumerate(self._clients) if client in kept})
 
     def to_answer(self) -> Wire:
@@ -162,9 +159,6 @@ class AtCloud:
             raise TypeError(f"its state is a {type(state).__name__}")
         self._state = state
 
-    def clients_begin_anew(self) -> None:
-        """Do nothing: the edge goes by the run's name, see `OwnState`."""
-
     def state_dict(self) -> dict[str, Any]:
         """Return what must survive an interruption."""
         return self._state
@@ -197,20 +191,18 @@ class AtDriver:
         self._world = world
         self._edge: dict[str, Any] = {}
         self._labels: dict[int, Any] = {}
-        self._anew = False  # whether the edge has not yet been told that its clients have lost what they kept
 
     def to_request(self) -> Wire:
         """Return what goes with a request."""
         kept = {client: self._kept[str(client)] for client in self.clients if str(client) in self._kept}
         options = self._world.options if self._world else {}
         chosen = {client: options[client] for client in self.clients if client in options}
-        told = {"labels": self._labels, "clients": kept, "options": chosen, "anew": self._anew}
-        return {"edge": self._edge, **told}
+        return {"edge": self._edge, "labels": self._labels, "clients": kept, "options": chosen}
 
     def from_answer(self, state: Wire) -> None:
         """Take what came with an answer."""
         self._edge, self._labels, kept = state["edge"], state["labels"], state["clients"]
-        self.is_untried = self._anew = False
+        self.is_untried = False
         for client in self.clients:
             if client in kept:
                 self._kept[str(client)] = kept[client]
@@ -224,8 +216,4 @@ class AtDriver:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take back what `state_dict` returned."""
         self._edge, self._labels = dict(state), {}
-        self.is_untried, self._anew = True, False
-
-    def clients_begin_anew(self) -> None:
-        """Tell the edge with all requests until one is answered with its state."""
-        self._anew = True
+        self.is_untried = True

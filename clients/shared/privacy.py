@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from .correction import Weights
 from .statistics import VARIANCE, last_name
@@ -85,6 +85,11 @@ def noised(
         noise = torch.from_numpy(np.asarray(deviation * draws.standard_normal(tuple(model[name].shape))))
         noisy[name] = model[name] + noise.to(model[name].device, model[name].dtype)
     return noisy
+
+
+def frozen_weights(model: nn.Module) -> set[str]:
+    """Return the names of weights that no gradient moves."""
+    return {name for name, weight in model.named_parameters() if not weight.requires_grad}
 
 
 def with_possible_variances(model: Weights) -> Weights:

@@ -18,7 +18,14 @@ from ..shared.correction import CorrectedSteps
 from ..shared.generators import seeded_torch
 from ..shared.local_round import WHOLE_PASS, Pass
 from ..shared.nested import map_tensors
-from ..shared.privacy import clipped, noise_generator, noised, with_finite_update, with_possible_variances
+from ..shared.privacy import (
+    clipped,
+    frozen_weights,
+    noise_generator,
+    noised,
+    with_finite_update,
+    with_possible_variances,
+)
 from ..shared.records import records_in
 from ..task import ClientTask, LocalTraining
 from .training import make_optimizer, model_reply, only_training, train_by
@@ -67,9 +74,11 @@ class PrivateUpdates:
             None if self.is_secret else task.seed, "client", task.partition_id, instruction.server_round
         )
         sent, trained = to_weights(instruction.arrays), to_weights(model)
-        short = clipped(with_finite_update(trained, sent), sent, self.clip)
-        untrained = {name for name, weight in task.model.named_parameters() if not weight.requires_grad}
-        private = noised(short, self.noise * self.clip, draws, untrained)
+        # Such a weight may have changed otherwise than by gradients, and has no noise.
+        fixed = {name: sent[name] for name in frozen_weights(task.model) if name in sent}
+        bounded = {**trained, **fixed} if fixed else trained
+        short = clipped(with_finite_update(bounded, sent), sent, self.clip)
+        private = noised(short, self.noise * self.clip, draws, fixed)
         if private is not trained:
             reply.content = RecordDict({**reply.content, name: to_record(with_possible_variances(private))})
         return reply

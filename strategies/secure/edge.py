@@ -102,7 +102,7 @@ class _Carrier:
             _without_opening(message)
         ending = [message for message in going if ends_round(message.metadata.message_type)]
         if _called_off([replies[_node_of(message)] for message in ending]):
-            self._round = None  # nobody has sent numbers, and those who train in another way begin anew
+            self._round = None  # nobody's numbers are here, and those who train in another way begin anew
         elif ending and self._round is not None:
             try:
                 replies |= yield from self._end(self._round, ending, [replies[_node_of(m)] for m in ending])

@@ -36,7 +36,7 @@ Read = Callable[[RecordDict, int], Reply]  # of what a client sent, and its plac
 
 
 class VoidError(ValueError):
-    """No sum can be unmasked, and nothing is revealed."""
+    """No sum can be used; where it is found out before clients unmask, nothing is revealed."""
 
 
 @dataclass

@@ -103,7 +103,8 @@ def test_the_superlink_of_flwr_run_is_ended_with_its_runs_and_no_other(tmp_path,
     flwr = tmp_path / "flwr"  # asks the SuperLink that is the user's default, not the one that was found
     flwr.write_text(f"#!/bin/sh\ntouch {tmp_path}/asked\n")
     flwr.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    (tmp_path / "python").symlink_to(sys.executable)  # beside which programs are looked for first
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     monkeypatch.setenv("FLWR_HOME", str(tmp_path / "home"))
     ours = ["flower-superlink", "--insecure", "--simulation", "--log-file"]
     run = "import subprocess; subprocess.run(['sleep', '60'], start_new_session=True)"

@@ -121,7 +121,9 @@ def _check_steps(algorithm: Algorithm, train: TrainSettings) -> None:
 def without_use(case: Case) -> Unused:
     """Return what is for edges that there are none of, for another optimizer, or for more rounds."""
     algorithm, no_edges = case.algorithm, f"algorithm = {case.algorithm.text!r} has no edges"
-    of_server = algorithm.splits and case.split.server_optimizer == "sgd"  # whose momentum is the clients' by default
+    split, trains_server = case.split, algorithm.splits and not (algorithm.auxiliary and not case.split.upload_every)
+    # The server's blocks have the clients' momentum by default.
+    of_server = trains_server and split.server_optimizer == "sgd" and split.server_momentum == case.train.momentum
     slots_pass, in_cells = task_kind(case.data).grows, case.rule or goes_by_edges(case.data.partition)
     return unused(
         (case.is_flat and algorithm.strategy_key != "edge-strategy", ("edge-strategy",), no_edges),

@@ -16,12 +16,13 @@ from espalier.strategies.compression import CompressedReplies, CompressedUplinks
 
 def codec_of_clients(case: Case) -> Codec | None:
     """Return what writes and reads the updates of clients; None where they travel as they are, or nobody has any."""
-    return codec_of(case[Compression].client) if case.algorithm.sends_updates else None
+    sends_any = case.algorithm.trains_clients and not case.algorithm.sends_nothing
+    return codec_of(case[Compression].client) if sends_any else None
 
 
 def codec_of_edges(case: Case) -> Codec | None:
     """Return what writes and reads the updates of edges; None where they travel as they are, or there are none."""
-    return codec_of(case[Compression].edge) if case.algorithm.sends_updates and not case.is_flat else None
+    return None if case.is_flat or case.algorithm.sends_nothing else codec_of(case[Compression].edge)
 
 
 def outgoing(case: Case) -> list[Outgoing]:

@@ -33,7 +33,7 @@ def without_use(case: Case) -> Unused:
     algorithm = case.algorithm
     if case.is_flat and algorithm.trains_clients:
         yield ("compress.edge",), f"algorithm = {algorithm.text!r} has no edges"
-    if algorithm.trains_clients and not algorithm.sends_updates:
+    if algorithm.sends_nothing:
         yield ("compress.client",), f"clients of algorithm = {algorithm.text!r} send no updates"
         if not case.is_flat:
             yield ("compress.edge",), f"edges of algorithm = {algorithm.text!r} have no updates"

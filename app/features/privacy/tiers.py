@@ -1,9 +1,8 @@
 """Who clips and adds noise in a run: edges, the cloud, or clients."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 from flwr.serverapp.strategy import Strategy
@@ -24,7 +23,7 @@ from espalier.app.features.privacy.levels import (
 from espalier.app.features.privacy.settings import Privacy
 from espalier.clients.half import ClientHalf, Outgoing
 from espalier.clients.messages.train import TRAIN, TRAIN_LOSS
-from espalier.clients.shared.privacy import noise_generator
+from espalier.clients.shared.privacy import frozen_weights, noise_generator
 from espalier.clients.task import LocalTraining
 from espalier.clients.whole.privacy import PrivateSteps, PrivateUpdates, without_loss
 from espalier.strategies.privacy import ASKED, PrivateCloud, PrivateMean
@@ -58,35 +57,16 @@ def around_cloud(scene: Scene) -> Callable[[Strategy], Strategy] | None:
         return None
     own, sizes = case[Privacy], {name: len(members) for name, members in scene.topology.items()}
     noise, draws = of_clouds_mean(case, sizes).noise, _draws(case, "cloud")
-    if is_by_edges(case):
-        fewest = min(sampled(case, size) for size in sizes.values())
-
-        def reach_of_client(told: Mapping[str, Any]) -> float:
-            return own.clip / float(told[ASKED])
-
-        return partial(
-            PrivateCloud,
-            clip=0.0,
-            noise=noise,
-            draws=draws,
-            reach=reach_of_client,
-            least_reach=own.clip / fewest,
-            untrained=untrained(scene),
-        )
-    return partial(
-        PrivateCloud,
-        clip=own.clip,
-        noise=noise,
-        draws=draws,
-        reach=lambda told: own.clip,
-        untrained=untrained(scene),
-    )
+    cloud = partial(PrivateCloud, noise=noise, draws=draws, untrained=untrained(scene))
+    if not is_by_edges(case):
+        return partial(cloud, clip=own.clip, reach=lambda told: own.clip)
+    fewest = min(sampled(case, size) for size in sizes.values())
+    return partial(cloud, clip=0.0, reach=lambda told: own.clip / float(told[ASKED]), least_reach=own.clip / fewest)
 
 
 def untrained(scene: Scene) -> set[str]:
     """Return the names of weights that no client trains, or that never leave one."""
-    fixed = {name for name, weight in scene.model.named_parameters() if not weight.requires_grad}
-    return fixed.union(scene.case.algorithm.client.stays(scene.model))
+    return frozen_weights(scene.model).union(scene.case.algorithm.client.stays(scene.model))
 
 
 def outgoing(case: Case) -> list[Outgoing]:

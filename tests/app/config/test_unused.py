@@ -85,6 +85,12 @@ CHEAPEST = {"algorithm": "rawhfl", "plan.solver": "cheapest-at-full-power"}
         ({"async.mode": "semi-synchronous", "async.max-staleness": 2}, "async.max-staleness", "no update is late"),
         ({"optimizer": "adam", "train.momentum": 0.9}, "train.momentum", "optimizer = 'adam'"),
         ({"algorithm": "hsfl", "optimizer": "adam", "train.momentum": 0.9}, "train.momentum", "optimizer = 'adam'"),
+        (
+            {"algorithm": "hsfl", "optimizer": "adam", "split.server-optimizer": "sgd", "split.server-momentum": 0.5}
+            | {"train.momentum": 0.9},
+            "train.momentum",
+            "optimizer = 'adam'",
+        ),
         ({"algorithm": "hsfl-feddyn", "engine": "in-process", "stack": 3}, "stack", "'hsfl-feddyn' corrects the steps"),
         (
             {"algorithm": "hsfl", "engine": "in-process", "stack": 3, "edge-strategy": "FedProx(proximal_mu=0.1)"},
@@ -130,6 +136,12 @@ def test_defaults_are_never_named(algorithm, dataset):
         {"algorithm": "sfl-v2", "split.server-order": "one-by-one", "split.transport": "stream", "stream.timeout": 9.0},
         {"algorithm": "rawhfl", "plan.resources": "measured", "stream.timeout": 9.0, "plan.margin": 0.1},
         {"algorithm": "hsfl", "optimizer": "adam", "split.server-optimizer": "sgd", "train.momentum": 0.9},
+        {
+            "algorithm": "hsfl",
+            "engine": "in-process",
+            "stack": 3,
+            "edge-strategy": "FedProx",
+        },  # by default it pulls by 0
         {"algorithm": "h-fedavg", "engine": "in-process", "stack": 3, "edge-strategy": "FedProx(proximal_mu=0.1)"},
         {"algorithm": "rawhfl", "plan.late-share": 0.05, "radio.planning-error-db": 1.0, "plan.margin": 0.1},
         {"algorithm": "rawhfl", "plan.value": "battery", "plan.battery-joules": 1.0, "plan.value-weight": 3.0},

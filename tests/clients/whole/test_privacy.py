@@ -185,13 +185,24 @@ def test_an_update_that_is_not_finite_counts_as_zero_and_no_error_tells_of_it(no
     assert max(float((found[name] - sent[name]).abs().max()) for name in weights) <= 6 * noise * CLIP
 
 
-def test_a_weight_that_does_not_train_gets_no_noise():
-    model = model_of()
-    frozen = next(iter(dict(model.named_parameters())))
-    model.get_parameter(frozen).requires_grad_(False)
-    reply, sent = replied(PrivateUpdates(CLIP, 1.0, is_secret=False), model=model)
+class Moving(nn.Module):
+    """A mean that follows the examples by no gradient."""
+
+    def __init__(self):
+        super().__init__()
+        self.mean = nn.Parameter(torch.zeros(8), requires_grad=False)
+
+    def forward(self, x):
+        if self.training:
+            self.mean.lerp_(x.detach().mean(0), 0.5)
+        return x - self.mean
+
+
+@pytest.mark.parametrize("noise", [0.0, 1.0])
+def test_a_weight_that_no_gradient_moves_comes_back_as_it_was_sent(noise):
+    reply, sent = replied(PrivateUpdates(CLIP, noise, is_secret=False), model=model_of(Moving()))
     found = to_weights(reply.content["arrays"])
-    assert [name for name in sent if torch.equal(found[name], sent[name])] == [frozen]
+    assert [name for name in sent if torch.equal(found[name], sent[name])] == ["1.mean"]
 
 
 def test_variances_stay_possible_under_noise():
