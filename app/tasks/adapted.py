@@ -29,6 +29,7 @@ from espalier.clients.messages.profile import MOST_CLASSES
 from espalier.clients.messages.train import ACCURACY
 from espalier.clients.shared.cut import Cut
 from espalier.clients.shared.generators import seeded_torch
+from espalier.clients.shared.lazy_layers import draw_weights, lacks_weights
 from espalier.clients.shared.nested import concatenate, map_tensors, rows_on, tensors_of
 from espalier.clients.task import ClientTask, Examples, LocalTraining, Objective
 
@@ -219,6 +220,10 @@ class AdaptedTask(Task):
             model = self.own.model()
         if not isinstance(model, nn.Module):
             raise self.refused(f"one whose model() returns an nn.Module, not a {type(model).__name__}")
+        if self.has_pool and lacks_weights(model):
+            example = self.example_input()  # whatever that draws
+            with seeded_torch(self.seed, torch.device("cpu")):
+                draw_weights(model, example)
         return self.training.arithmetic.of(model)
 
     def example_input(self) -> Any:
@@ -387,15 +392,15 @@ class AdaptedTask(Task):
             return self.own.loss(outputs, labels)
 
     def _metrics(self, outputs: Any, labels: Tensor) -> Mapping[str, float]:
+        found = dict[str, float]()  # first, as what is the user's may work in place
+        if are_classes(labels) and isinstance(outputs, Tensor) and outputs.dim() == 2 and outputs.shape[1] > 1:
+            found[ACCURACY] = float((outputs.argmax(1) == labels).sum()) / len(labels)
         try:
             with named("one whose metrics(outputs, labels) does not fail", self._tried):
                 own = {str(name): float(value) for name, value in self.own.metrics(outputs, labels).items()}
         except MisfitError as error:  # later than the trial, as it may be for other outputs
             raise self.refused(str(error)) from None
-        has_scores = isinstance(outputs, Tensor) and outputs.dim() == 2 and outputs.shape[1] > 1
-        if not (are_classes(labels) and has_scores):
-            return own
-        return {ACCURACY: float((outputs.argmax(1) == labels).sum()) / len(labels)} | own
+        return found | own
 
 
 def _rows_of(examples: Examples, rows: Tensor) -> Examples:

@@ -13,6 +13,7 @@ from espalier.app.ground.errors import bad_value
 from espalier.app.ground.object_spec import ObjectSpec
 from espalier.app.ground.registered import built_in, call_with, parse_registered
 from espalier.clients.shared.generators import seeded_torch
+from espalier.clients.shared.lazy_layers import draw_weights, lacks_weights
 
 Blocks = OrderedDict[str, nn.Module]
 Shape = tuple[int, int, int]
@@ -91,7 +92,12 @@ def build_model(name: str, *, image_shape: Shape, num_classes: int, seed: int) -
         raise bad_value("model", name, str(error)) from None
     known = model_named(spec)
     with seeded_torch(seed, torch.device("cpu")):
-        return known(image_shape, num_classes) if known else _own_model(spec, image_shape, num_classes)
+        if known:
+            return known(image_shape, num_classes)
+        model = _own_model(spec, image_shape, num_classes)
+        if lacks_weights(model):
+            draw_weights(model, torch.zeros(1, *image_shape))
+        return model
 
 
 def model_named(spec: ObjectSpec) -> "BuiltIn | None":

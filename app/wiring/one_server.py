@@ -30,7 +30,14 @@ from espalier.app.wiring.cloud import check_averages
 from espalier.app.wiring.edges import algorithm_over, edges_here, transports
 from espalier.app.wiring.federation import assign_edges, gather_clients, gather_devices, told_clients
 from espalier.app.wiring.planning import planned_world
-from espalier.app.wiring.streams import Streams, largest_frame_bytes, largest_message_bytes, open_streams, stream_form
+from espalier.app.wiring.streams import (
+    Streams,
+    check_found,
+    largest_frame_bytes,
+    largest_message_bytes,
+    open_streams,
+    stream_form,
+)
 from espalier.app.wiring.task_of_run import build_task
 from espalier.clients.messages.frames import MOST_FRAME_BYTES
 from espalier.clients.shared.cut import Cut, as_blocks
@@ -150,6 +157,8 @@ def streams_of(
     most = config.num_nodes + stays * (config.num_nodes + MOST_OTHERS)
     patience = patience_seconds(config.stream.timeout)
     with open_streams(config.stream, patience, largest, most, largest_message) as streams:
+        if config.trains_by_stream and config.engine.in_this_process:
+            check_found(config.stream.address)
         yield streams
 
 

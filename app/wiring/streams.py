@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from ipaddress import ip_address
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from flwr.serverapp import Grid
 from torch import nn
-from torch.nn.parameter import is_lazy
 
 from espalier.app.ground.certificates import is_valid_for, self_signed
 from espalier.app.ground.errors import UserError, bad_value
@@ -24,6 +22,7 @@ from espalier.app.settings.sections import StreamSettings
 from espalier.clients.messages.frames import MOST_FRAME_BYTES, Format
 from espalier.clients.messages.profile import ProfileQuery
 from espalier.clients.shared.cut import Cut
+from espalier.clients.shared.lazy_layers import lacks_weights
 from espalier.strategies import StayGrid
 from espalier.strategies.split.shapes import forms_at_cuts
 from espalier.strategies.split.stream import StreamServer, Ticket
@@ -174,7 +173,7 @@ def largest_message_bytes(model: nn.Module) -> int:
     model : nn.Module
         The run's.
     """
-    if any(map(is_lazy, chain(model.parameters(), model.buffers()))):
+    if lacks_weights(model):
         return MOST_FRAME_BYTES
     model_bytes = sum(values.nbytes for values in model.state_dict().values())
     return min(MODELS_IN_A_MESSAGE * model_bytes + BESIDE_MODELS_BYTES, MOST_FRAME_BYTES)
@@ -190,6 +189,15 @@ def checked_address(settings: StreamSettings) -> str:
             return address
     allowed = "the name or IP address of this host as clients know it, without a port"
     raise bad_value("stream.address", address, allowed)
+
+
+def check_found(address: str) -> None:
+    """Raise UserError unless this host finds an address, where its clients are in the same process."""
+    try:
+        socket.getaddrinfo(address, None)
+    except OSError as error:
+        allowed = f"one that this host finds, as its clients do ({error.strerror})"
+        raise bad_value("stream.address", address, allowed) from None
 
 
 def listen_on(address: str) -> str:

@@ -11,6 +11,7 @@ from ..messages.split_names import AUXILIARY_HEAD
 from ..shared.crossing import Crossing
 from ..shared.cut import Cut, copied, part_of
 from ..shared.generators import seeded_torch
+from ..shared.lazy_layers import draw_weights, lacks_weights
 
 # Called with the edge's blocks, which it may copy from, the activations of one example and the number of outputs.
 MakeHead = Callable[[nn.Sequential, Tensor, int], nn.Module]
@@ -67,6 +68,8 @@ def new_head(
         if not isinstance(made, nn.Module):
             raise ValueError(f"a function that returns an nn.Module, not a {type(made).__name__}")
         made = made.to(next(model.parameters()).dtype)
+        if lacks_weights(made):
+            draw_weights(made, activations)
         with torch.no_grad():
             outputs = copied(made).eval()(activations)
     if (shape := tuple(getattr(outputs, "shape", ()))) != (1, num_outputs):

@@ -200,6 +200,7 @@ def test_a_server_listens_no_wider_than_it_must():
 
 BAD = [
     ("stream.address=''", ["stream.address = ''", "name or IP address"]),
+    ("stream.address=nowhere.invalid", ["stream.address = 'nowhere.invalid'", "one that this host finds"]),
     ("stream.address='host:99'", ["stream.address = 'host:99'", "without a port"]),
     ("stream.timeout=0", ["stream.timeout = 0", "greater than or equal to 0.001"]),
     ("stream.payload=int4", ["stream.payload = 'int4'", "'int8'"]),

@@ -295,6 +295,22 @@ def test_a_figure_that_can_not_be_had_of_a_few_examples_is_tried_on_all(tmp_path
     assert list(lines(folder, "global")[-1]["clients"]) == ["39"]  # the others' evaluations fail, with a line each
 
 
+def test_weights_that_are_drawn_for_the_first_inputs_follow_the_seed(tmp_path):
+    settings = {"task": own("Lazy"), "algorithm": "fedper", **SMALL}
+    whole, again = (run_app(tmp_path / name, **settings, global_rounds=2) for name in ("whole", "again"))
+    part = run_app(tmp_path / "part", **settings, global_rounds=1)
+    assert main([f"resume={part}", "global-rounds=2"]) == 0
+    assert same_weights(whole, again)
+    assert same_weights(whole, part)
+
+
+def test_metrics_that_change_outputs_in_place_change_no_accuracy(tmp_path):
+    plain, changed = (
+        summary(run_app(tmp_path / name, task=own(name), **SMALL)) for name in ("Points", "InPlaceFigures")
+    )
+    assert plain["global"]["accuracy"] == changed["global"]["accuracy"]
+
+
 @pytest.mark.parametrize("name", ["Caching", "InFours", "Lazy", "Named", "NumpyRate", "Singles"])
 def test_a_task_that_is_unusual_is_not_refused(tmp_path, name):
     folder = run_app(tmp_path / "run", task=own(name), **SMALL, drop_last=True)
