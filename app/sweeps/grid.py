@@ -91,8 +91,8 @@ class Sweep:
 
     def add_values(self, key: str, values: Sequence[Any]) -> None:
         """Let a key take these values, instead of what it took before; one value is the same for all runs."""
-        self.fixed.pop(key, None)
-        self.swept.pop(key, None)
+        for before in (self.fixed, self.swept, *self.cases.values()):
+            before.pop(key, None)
         if len(values) == 1:
             self.fixed[key] = values[0]
         else:
@@ -106,12 +106,12 @@ class Sweep:
             self.add_values(key, [value])
         if not isinstance(table, dict) or not isinstance(cases := table.pop(CASE, {}), dict):
             raise UserError(f"{path}: allowed is a table [sweep] of keys with lists, and [sweep.{CASE}.NAME] of keys")
-        for name, values in cases.items():
+        for key, values in flat(table).items():
+            self.add_values(key, _some_different(key, values if isinstance(values, list) else [values], values))
+        for name, values in cases.items():  # last: they go before the file's other keys
             if not isinstance(values, dict):
                 raise bad_value(f"sweep.{CASE}.{name}", values, "a table of keys")
             self.cases[name] = flat(values)
-        for key, values in flat(table).items():
-            self.add_values(key, _some_different(key, values if isinstance(values, list) else [values], values))
         self.name = path.stem
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from espalier.app.comparison.runs import read_run
 from espalier.app.ground.errors import UserError, bad_value, shown
-from espalier.app.sweeps.grid import PlannedRun, Sweep, planned_runs
-from espalier.app.sweeps.search import OPTION, SEED, Aim, Trial, as_sweep, best_of, search, space_of
+from espalier.app.sweeps.grid import PlannedRun, Sweep, check_data, planned_runs
+from espalier.app.sweeps.search import OPTION, SEED, Aim, Trial, as_sweep, best_of, ends_of, search, space_of
 
 # Makes runs, and returns their folders.
 Make = Callable[[Sequence[PlannedRun]], Mapping[Path, PlannedRun]]
@@ -36,6 +36,8 @@ def optimised(sweep: Sweep, aim: Aim, count: int, make: Make) -> list[Trial]:
         If there is nothing to choose, values are not allowed, or the runs have no such figure.
     """
     space = space_of(sweep)
+    for ends in ends_of(space):
+        check_data(planned_runs(as_sweep(sweep, space, ends)))
     seeds = sweep.swept.get(SEED, [sweep.fixed.get(SEED, 0)])
 
     def figures_of(values: Sequence[Mapping[str, Any]]) -> list[float | None]:

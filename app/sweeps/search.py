@@ -8,6 +8,7 @@ from typing import Any
 
 from espalier.app.comparison.groups import CASE
 from espalier.app.comparison.targets import BOUNDS
+from espalier.app.config.parse import parse_config
 from espalier.app.ground.errors import UserError, bad_value
 from espalier.app.ground.registered import load_built_in
 from espalier.app.sweeps.grid import Sweep
@@ -38,7 +39,7 @@ class Aim:
 
 @dataclass(frozen=True)
 class Between:
-    """Numbers between two; whole ones where both are such.
+    """Numbers between two; whole ones where both are such, and the setting takes no others.
 
     Parameters
     ----------
@@ -107,7 +108,8 @@ def space_of(sweep: Sweep) -> Space:
 
 
 def _range(key: str, text: str, low: str, high: str, log: str | None) -> Between:
-    is_whole = all(re.fullmatch(r"[-+]?\d+", end) for end in (low, high))
+    takes_whole = not isinstance(parse_config({}).as_dict().get(key), float)
+    is_whole = takes_whole and all(re.fullmatch(r"[-+]?\d+", end) for end in (low, high))
     ends = [(int if is_whole else float)(end) for end in (low, high)]
     if not (all(map(math.isfinite, ends)) and ends[0] < ends[1]) or (log and ends[0] <= 0):
         raise bad_value(key, text, "LOW..HIGH with LOW < HIGH, and with :log behind it LOW > 0")
@@ -169,6 +171,15 @@ def best_of(trials: Sequence[Trial], aim: Aim) -> Trial | None:
     over = [trial for trial in trials if trial.figure is not None]
     sign = 1 if aim.rises else -1
     return max(over, key=lambda trial: sign * (trial.figure or 0.0), default=None)
+
+
+def ends_of(space: Space) -> Iterator[dict[str, Any]]:
+    """Yield the least and the greatest values of all ranges, each with values of lists: trials are between them."""
+    for is_high in (False, True):
+        yield {
+            key: (own.high if is_high else own.low) if isinstance(own, Between) else own[-is_high]
+            for key, own in space.items()
+        }
 
 
 def as_sweep(sweep: Sweep, space: Space, values: Mapping[str, Any]) -> Sweep:

@@ -70,6 +70,21 @@ def test_a_settings_file_has_a_table_of_lists_and_cases_and_the_command_line_win
     assert sweep.folder.name == "study"
 
 
+def test_the_command_line_wins_over_cases_too_and_cases_over_their_files_other_keys(tmp_path):
+    file = tmp_path / "study.toml"
+    file.write_text(
+        'learning-rate = 0.2\n[sweep.case.V1]\nalgorithm = "sfl-v1"\nlearning-rate = 0.1\n'
+        '[sweep.case.V2]\nalgorithm = "sfl-v2"\n'
+    )
+
+    def rates(*given):
+        return [run.settings["learning-rate"] for run in planned_runs(read_sweep([str(file), *given]))]
+
+    assert rates() == [0.1, 0.2]
+    assert rates("learning-rate=0.5") == [0.5, 0.5]
+    assert rates("learning-rate=0.5,0.6") == [0.5, 0.6] * 2
+
+
 @pytest.mark.parametrize(
     ("second", "says"),
     [

@@ -7,7 +7,8 @@ import pytest
 
 from espalier.app.ground.errors import UserError
 from espalier.app.sweeps.grid import planned_runs, read_sweep
-from espalier.app.sweeps.search import Aim, Between, aim_of, as_sweep, best_of, search, space_of
+from espalier.app.sweeps.optimise import optimised
+from espalier.app.sweeps.search import Aim, Between, aim_of, as_sweep, best_of, ends_of, search, space_of
 
 pytest.importorskip("optuna")
 
@@ -26,6 +27,11 @@ def test_what_is_open_are_lists_and_ranges_but_no_seeds():
     assert space["learning-rate"] == Between(0.001, 1.0, log=True)
     assert space["batch-size"] == Between(8, 64, log=False)
     assert list(space) == ["cut-layer", "learning-rate", "batch-size"]
+    assert list(ends_of(space)) == [
+        {"cut-layer": 1, "learning-rate": 0.001, "batch-size": 8},
+        {"cut-layer": 2, "learning-rate": 1.0, "batch-size": 64},
+    ]
+    assert [type(end) for end in vars(space_of(read_sweep(["alpha=1..10"]))["alpha"]).values()] == [float, float, bool]
     runs = planned_runs(as_sweep(sweep, space, {"learning-rate": 0.02, "cut-layer": 2, "batch-size": 9}))
     assert [(run.settings["seed"], run.settings["learning-rate"], run.settings["alpha"]) for run in runs] == [
         (3, 0.02, 0.5),
@@ -47,6 +53,15 @@ def test_what_is_open_are_lists_and_ranges_but_no_seeds():
 def test_nothing_to_choose_is_one_line(given, said):
     with pytest.raises(UserError, match=said):
         space_of(read_sweep(given))
+
+
+def test_a_range_that_holds_what_is_not_allowed_ends_before_any_run():
+    def make(runs):
+        raise AssertionError("nothing runs")
+
+    given = ["batch-size=0..6", "learning-rate=0.1..0.2"]
+    with pytest.raises(UserError, match="batch-size = 0: allowed is greater than 0"):
+        optimised(read_sweep(given), aim_of("accuracy"), 8, make)
 
 
 def trials(count, seed=0):
