@@ -142,7 +142,12 @@ def read_moves(path: Path, num_clients: int, edges: Collection[str]) -> list[tup
     OSError
         If it can't be read.
     """
-    return [_move(where, words, num_clients, edges) for where, words in _rows(path, MOVES)]
+    moves = dict[tuple[int, int], str]()
+    for where, words in _rows(path, MOVES):
+        start, client, edge = _move(where, words, num_clients, edges)
+        if moves.setdefault((start, client), edge) != edge:
+            raise ValueError(f"{where}: client {client} is at two edges from round {start} on")
+    return [(*when, edge) for when, edge in moves.items()]
 
 
 def drops_out(seed: int, client: int, edge_round: int, probability: float) -> bool:

@@ -128,7 +128,9 @@ class _Members(MemberGrid):
 
 
 def _with_nan(record: ArrayRecord) -> ArrayRecord:
-    return ArrayRecord({k: Array(v * np.nan) if v.dtype.kind == "f" else Array(v) for k, v in _values(record).items()})
+    return ArrayRecord(
+        {k: Array(np.asarray(v * np.nan)) if v.dtype.kind == "f" else Array(v) for k, v in _values(record).items()}
+    )
 
 
 class _Edge:
@@ -411,7 +413,8 @@ def _difference(one: Update, other: Update) -> str:
 
 
 def _why(update: Update) -> str:
-    reasons = [failure.reason for failure in update.failures if failure.node_id == EVERYBODY]
+    of_all = [failure.reason for failure in update.failures if failure.node_id == EVERYBODY]
+    reasons = [*of_all, *(failure.reason for failure in update.failures)]
     return f" ({reasons[0]})" if reasons else ""
 
 

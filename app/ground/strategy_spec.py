@@ -39,6 +39,12 @@ STRATEGIES = (
 FIXED = ("weighted_by_key", "arrayrecord_key", "configrecord_key", "train_loss_key")
 SHARES = ("fraction_train", "fraction_evaluate")
 POSITIVE = ("client_learning_rate",)
+# Of Flower's own strategies; another one's may mean anything.
+RATES, PULLS, MOMENTUMS = (
+    ("server_learning_rate", "eta", "eta_l"),
+    ("proximal_mu", "q", "tau"),
+    ("server_momentum", "beta_1", "beta_2"),
+)
 COUNTS = ("num_malicious_nodes",)
 STRATEGY_ALLOWED = "a subclass of flwr.serverapp.strategy.Strategy, or a function that returns a strategy"
 KINDS = {float: "a number", int: "an integer", str: "a string"}
@@ -104,6 +110,12 @@ class StrategySpec(ObjectSpec):
                 raise bad_value(self.key, self.text, f"a number > 0 and <= 1 for {name}")
             if name in POSITIVE and not value > 0:
                 raise bad_value(self.key, self.text, f"a number > 0 for {name}")
+            if not self.module and name in RATES and not value > 0:
+                raise bad_value(self.key, self.text, f"a number > 0 for {name}")
+            if not self.module and name in PULLS and not value >= 0:
+                raise bad_value(self.key, self.text, f"a number >= 0 for {name}")
+            if not self.module and name in MOMENTUMS and not 0 <= value < 1:
+                raise bad_value(self.key, self.text, f"a number >= 0 and < 1 for {name}")
             if name in COUNTS and not value >= 0:
                 raise bad_value(self.key, self.text, f"an integer >= 0 for {name}")
         given = dict(self.parameters)

@@ -50,7 +50,7 @@ def columns_at_the_end(folder: Path, clients: Sequence[int]) -> Columns:
         return {}
     except OSError as error:
         raise unreadable(path, error) from None
-    except (ValueError, KeyError, TypeError, csv.Error):
+    except (ValueError, KeyError, TypeError, AttributeError, csv.Error):
         raise damaged(path) from None
     return {name: [by_client.get(client, {}).get(name) for client in clients] for name in names}
 

@@ -14,6 +14,7 @@ from espalier.app.ground.errors import UserError, shown
 from espalier.app.ground.free_folder import check_free
 from espalier.app.project.files import project_files
 
+RESULTS = "results"
 HELP = """Make a project with a task, a strategy and an algorithm of your own. They are short files to change.
 
   espalier new my-study
@@ -72,6 +73,8 @@ def package_of(folder: Path) -> str:
     package = name.replace("-", "_")
     if not NAME.fullmatch(name) or keyword.iskeyword(package):
         raise UserError(f"folder {shown(name)}: is no name of a Python package: take {_suggested(name)}")
+    if package == RESULTS:
+        raise UserError(f"folder {shown(name)}: runs write into one of this name: take my-{RESULTS}")
     if _is_taken(package):
         raise UserError(f"folder {shown(name)}: Python has a module {package} already: take {_suggested(name)}")
     return package

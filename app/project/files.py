@@ -11,7 +11,7 @@ GITIGNORE = """.flwr/
 .venv/
 __pycache__/
 *.egg-info/
-results/
+/results/
 """
 
 PYPROJECT = """[build-system]

@@ -77,7 +77,8 @@ def main(arguments: Sequence[str]) -> int:
         try:
             blocks = blocks_of(task, model)
         except ValueError as error:
-            raise bad_value("model", config.data.model, f"one that is a list of blocks: {error}") from None
+            named = config.data.task if config.data.task.text else config.data.model
+            raise bad_value(named.key, named.text, f"one that is a list of blocks: {error}") from None
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

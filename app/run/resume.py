@@ -90,7 +90,8 @@ def resumable_state(
         allowed = "that of a run of this edition: examples are shuffled now before Flower Datasets shares them out"
         raise bad_value("partition", settings["partition"], allowed)
     if state.data != data_fingerprint:
-        raise bad_value("data-dir", settings["data-dir"], f"the data of the run to resume, {folder.path}")
+        key = "task" if settings["task"] else "data-dir"
+        raise bad_value(key, settings[key], f"the data of the run to resume, {folder.path}")
     if state.round > settings["global-rounds"]:
         allowed = f"at least {state.round}, the rounds that are over"
         raise bad_value("global-rounds", settings["global-rounds"], allowed)

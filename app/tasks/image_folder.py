@@ -231,18 +231,27 @@ def decode_image(file: Path, image_size: int) -> np.ndarray:
     """
     try:
         with Image.open(file) as image:
-            mode = image.mode
+            mode = deep_mode(image)
             pages = getattr(image, "n_frames", 1) if image.format == "TIFF" else 1
             rgb = image.convert("RGB")
     except Exception as error:  # Pillow's decoders tell of damage by exceptions of a dozen kinds
         raise _unreadable(file, error) from error
-    if mode[0] in "IF":  # Pillow would clip them: nearly all white
+    if mode:  # Pillow would clip them, or keep half of their bits
         raise UserError(f"{file}: has pixels of mode {mode}: allowed are images of 8 bits per channel")
     if pages > 1:
         raise UserError(f"{file}: has {pages} pages: allowed are images of one")
     if image_size:
         rgb = rgb.resize((image_size, image_size), Image.Resampling.BILINEAR)
     return np.asarray(rgb)
+
+
+def deep_mode(image: Image.Image) -> str:
+    """Return the mode of an image that has more than 8 bits per channel, before it is loaded; of others nothing."""
+    if image.mode[0] in "IF":
+        return image.mode
+    tiles = getattr(image, "tile", ())  # what its file holds, which only images from a file have
+    raw = [str(own) for *_, given in tiles for own in (given if isinstance(given, tuple) else (given,))]
+    return next((own for own in raw if ";16" in own), "")
 
 
 def decode_images(files: list[Path], image_size: int) -> Iterator[np.ndarray]:

@@ -115,7 +115,7 @@ def check_training(
     with named(wanted, tried):
         now = training.at(1)
         rate = float(now.learning_rate)
-    if not 0 <= rate < math.inf:
+    if isinstance(now.learning_rate, str) or not 0 <= rate < math.inf:
         raise MisfitError(f"{wanted}, not {now.learning_rate!r}")
     wanted = "one whose optimizer(parameters, learning_rate) returns a torch.optim.Optimizer"
     with named(wanted, tried):

@@ -5,6 +5,7 @@ under their own names. All other arrays are weights, and their updates are one a
 names, in the record ``compressed``.
 """
 
+import operator
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -111,7 +112,7 @@ def decompressed(codec: Codec, beside: ArrayRecord, update: ArrayRecord, start: 
         raise ValueError(f"its record {COMPRESSED!r} has not the one array of that name")
     data = values_of(update[COMPRESSED])
     began, names = to_weights(start), _moved(start)
-    sizes = {name: codec.num_bytes(began[name].numel(), began[name].dtype) for name in names}
+    sizes = {name: _num_bytes(codec, began[name]) for name in names}
     if data.dtype != np.uint8 or data.shape != (sum(sizes.values()),):
         raise ValueError(f"its update is {data.dtype} of shape {data.shape}, expected {sum(sizes.values())} bytes")
     if beside.keys() != (rest := {name for name, array in start.items() if not _is_moved(name, array)}):
@@ -124,10 +125,20 @@ def decompressed(codec: Codec, beside: ArrayRecord, update: ArrayRecord, start: 
     return record_by_reference({name: model[name] if name in model else beside[name] for name in start})
 
 
+def _num_bytes(codec: Codec, start: Tensor) -> int:
+    """Return how many bytes a codec says that it writes for a weight."""
+    try:
+        return operator.index(codec.num_bytes(start.numel(), start.dtype))
+    except Exception as error:  # it may be foreign code
+        raise ValueError(f"{type(codec).__name__}.num_bytes() gives no number of bytes: {_said(error)}") from None
+
+
 def _decoded(codec: Codec, data: np.ndarray, start: Tensor) -> Tensor:
     """Return what a codec reads, of the form of `start`."""
     try:
         told = codec.decode(data, start)
+        if not isinstance(told, Tensor):
+            raise TypeError(f"decode() gave a {type(told).__name__}, not a tensor")
     except Exception as error:  # it reads foreign data, and may be foreign code
         raise ValueError(f"its update can't be read: {_said(error)}") from None
     if told.shape != start.shape or told.dtype != start.dtype:
@@ -141,9 +152,11 @@ def _encoded(codec: Codec, values: Tensor, start: Tensor, draws: torch.Generator
     """Return what a codec writes, if it is as long as it says."""
     try:
         data = codec.encode(values, start, draws)
+        if not isinstance(data, np.ndarray):
+            raise TypeError(f"encode() gave a {type(data).__name__}, not an array of bytes")
     except Exception as error:  # it may be foreign code
         raise ValueError(f"its update can't be written: {_said(error)}") from None
-    expected = codec.num_bytes(len(start), start.dtype)
+    expected = _num_bytes(codec, start)
     if data.dtype != np.uint8 or data.shape != (expected,):
         raise ValueError(f"{type(codec).__name__} wrote {data.dtype} of shape {data.shape}, and said {expected} bytes")
     return data

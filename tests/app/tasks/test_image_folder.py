@@ -1,5 +1,6 @@
 import logging
 import os
+import zlib
 
 import numpy as np
 import pytest
@@ -124,6 +125,20 @@ def test_a_file_that_is_no_image_is_named(tmp_path):
 def test_sixteen_bits_per_channel_are_refused_rather_than_clipped(tmp_path):
     file = put(tmp_path / "deep.png", NOISE[..., 0].astype(np.uint16) * 256)
     with pytest.raises(UserError, match=r"deep\.png: has pixels of mode I;16: allowed are images of 8 bits"):
+        decode_image(file, 0)
+
+
+@pytest.mark.parametrize(("kind", "channels"), [(2, 3), (6, 4), (4, 2)])
+def test_sixteen_bits_of_colours_are_refused_which_pillow_would_halve(tmp_path, kind, channels):
+    def chunk(name, data):
+        return len(data).to_bytes(4, "big") + name + data + zlib.crc32(name + data).to_bytes(4, "big")
+
+    header = (1).to_bytes(4, "big") * 2 + bytes([16, kind, 0, 0, 0])
+    pixel = zlib.compress(bytes(1 + 2 * channels))
+    parts = (chunk(b"IHDR", header), chunk(b"IDAT", pixel), chunk(b"IEND", b""))
+    file = tmp_path / "deep.png"
+    file.write_bytes(b"\x89PNG\r\n\x1a\n" + b"".join(parts))
+    with pytest.raises(UserError, match=r"deep\.png: has pixels of mode .*;16.*: allowed are images of 8 bits"):
         decode_image(file, 0)
 
 

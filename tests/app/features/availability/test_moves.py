@@ -173,6 +173,7 @@ def test_clients_that_stand_still_change_no_bit(tmp_path):
         ([(6, 1, "edge-0")], "line 2: client is 6: allowed is 0 to 5"),
         ([(1, 1, "edge-0"), (1, 0, "edge-1")], "line 3: from is 0: it must be 1 or more"),
         ([(1, 1, "edge-2")], "line 2: edge is 'edge-2': allowed are edge-0, edge-1"),
+        ([(1, 2, "edge-0"), (1, 2, "edge-1")], "line 3: client 1 is at two edges from round 2 on"),
         ([(1, "soon", "edge-1")], "line 2: '1,soon,edge-1' is not two whole numbers and an edge"),
     ],
 )

@@ -354,6 +354,20 @@ class Broken(Float16):
         raise TypeError("no such form")
 
 
+class Forgetful(Float16):
+    """Writes, and returns nothing."""
+
+    def encode(self, values, start, draws):
+        super().encode(values, start, draws)
+
+
+class Counting(Float16):
+    """Says how much it writes by no whole number."""
+
+    def num_bytes(self, count, dtype):
+        return 2.0 * count
+
+
 def test_clients_that_get_two_models_are_left_out_and_the_run_says_so(tmp_path, capsys):
     settings = ["algorithm=fedavg", "num-clients=4", "global-rounds=1", "batches-per-epoch=1", "compress.client=int8"]
     assert main([*settings, f"cloud-strategy={TWO_MODELS}", f"output-dir={tmp_path / 'run'}"])
@@ -372,6 +386,21 @@ def test_a_codec_that_fails_leaves_those_out_whose_updates_it_can_not_write(tier
         capsys.readouterr().err.splitlines()[-1] == f"error: {tmp_path / 'run'}: {what}; metrics.jsonl has the reasons"
     )
     assert lines(tmp_path / "run", "global")[0].get("made_no_model") is True
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("Forgetful", "its update can't be written: TypeError: encode() gave a NoneType, not an array of bytes"),
+        ("Counting", "Counting.num_bytes() gives no number of bytes: TypeError"),
+    ],
+)
+def test_a_codec_that_returns_what_is_none_is_no_traceback(name, reason, tmp_path, caplog):
+    settings = ["algorithm=fedavg", "num-clients=2", "global-rounds=1", "batches-per-epoch=1"]
+    codec = f"compress.client={__name__}:{name}"
+    with caplog.at_level(logging.WARNING):
+        assert main([*settings, codec, f"output-dir={tmp_path / 'run'}"]) == 2
+    assert reason in caplog.text
 
 
 def test_what_a_codec_draws_follows_client_and_round():
