@@ -126,10 +126,17 @@ class EdgeHalf:
             setattr(self, name, _with_weights(value))
 
 
+class BadReturnError(TypeError):
+    """A method of an edge's half returned what it may not."""
+
+
 def sent_beside(half: EdgeHalf, node_id: int) -> Weights:
-    """Return what a half sends to a client, numbers as tensors without a shape."""
+    """Return what a half sends to a client, numbers as tensors without a shape; BadReturnError if it is no such."""
     sent = half.sent(node_id)
-    return {n: v if isinstance(v, Tensor) else torch.tensor(v, dtype=torch.float64) for n, v in sent.items()}
+    try:
+        return {n: v if isinstance(v, Tensor) else torch.tensor(v, dtype=torch.float64) for n, v in sent.items()}
+    except (AttributeError, TypeError, ValueError, RuntimeError):
+        raise BadReturnError(f"{type(half).__name__}.sent() returned no tensors and numbers by name") from None
 
 
 def _with_records(value: Any) -> Any:
@@ -195,8 +202,17 @@ def averaged_within(
     """Return what is averaged by an edge's half, as a guard allows, and why who is left out is.
 
     What the half makes of a good model goes by what the client tells, so it is judged once more.
+
+    Raises
+    ------
+    BadReturnError
+        If it has made something else than weights like those of `gathered.start`, of clients of the round.
     """
-    made, start = dict(half.averaged(gathered)), gathered.start
+    given, start = half.averaged(gathered), gathered.start
+    if not _is_of_those(given, gathered):
+        allowed = "weights of the model's names and shapes, by node ids of the round"
+        raise BadReturnError(f"{type(half).__name__}.averaged() has to return {allowed}")
+    made = dict(given)
     faults = {n: NO_USE for n in gathered.models if n not in made}
     changes = {
         n: {name: w - start[name] for name, w in own.items()}
@@ -210,6 +226,18 @@ def averaged_within(
         elif kept[node_id] is not change:
             made[node_id] = {name: start[name] + w for name, w in kept[node_id].items()}
     return made, {**faults, **too_long}
+
+
+def _is_of_those(given: Any, gathered: Gathered) -> bool:
+    """Return whether something is weights, or some of a model's, by node ids of a round."""
+    start = gathered.start
+
+    def is_of_model(own: Any) -> bool:
+        return isinstance(own, Mapping) and all(
+            isinstance(w, Tensor) and name in start and w.shape == start[name].shape for name, w in own.items()
+        )
+
+    return isinstance(given, Mapping) and all(n in gathered.models and is_of_model(own) for n, own in given.items())
 
 
 class GuardOfTold:

@@ -16,6 +16,7 @@ from espalier.app.ground.strategy_spec import StrategySpec
 from espalier.app.run.resume import UnfitStateError
 from espalier.sim.simulated_grid import GridLost
 from espalier.strategies import strategy_edge
+from espalier.strategies.edge_half import BadReturnError
 from espalier.strategies.hierarchical import AskedTwiceError
 
 
@@ -64,6 +65,8 @@ def own_code_as_user_error(specs: Sequence[StrategySpec], algorithm: Algorithm, 
             allowed, places = "a strategy that does not fail", {*blamed.values()}
         elif place := last_line_in(algorithm.files, traceback.extract_tb(cause.__traceback__)):
             what, allowed, places = f"algorithm = {shown(algorithm.text)}", "one that does not fail", {place}
+        elif algorithm.written and isinstance(cause, BadReturnError):
+            what, allowed, places = f"algorithm = {shown(algorithm.text)}", "one that does not fail", set()
         elif isinstance(error, Exception):
             raise
         else:

@@ -139,3 +139,47 @@ def test_weights_that_stay_and_are_not_in_the_model_are_named(tmp_path, capsys):
     assert main([f"algorithm={name}", "num-clients=2", "global-rounds=1", f"output-dir={tmp_path / 'run'}"]) == 2
     said = f"algorithm = {name!r}: allowed is one whose ClientHalf.stays names weights of the model, not 'haed.weight'"
     assert capsys.readouterr().err.endswith(f"error: {said}\n")
+
+
+class SendsText(EdgeHalf):
+    def sent(self, node_id):
+        return "mu"
+
+
+class MakesNothing(EdgeHalf):
+    def averaged(self, gathered):
+        gathered.models.clear()
+
+
+class MakesFlat(EdgeHalf):
+    def averaged(self, gathered):
+        return {n: {name: w.flatten() for name, w in own.items()} for n, own in gathered.models.items()}
+
+
+class MakesAStranger(EdgeHalf):
+    def averaged(self, gathered):
+        return {**gathered.models, 12345: gathered.start}
+
+
+def plain(begun):
+    return Done((yield Pass()).weights)
+
+
+TEXT, NONE, FLAT, STRANGER = (own(plain, half) for half in (SendsText, MakesNothing, MakesFlat, MakesAStranger))
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("TEXT", "SendsText.sent() returned no tensors and numbers by name"),
+        ("NONE", "MakesNothing.averaged() has to return weights of the model's names and shapes"),
+        ("FLAT", "MakesFlat.averaged() has to return weights of the model's names and shapes"),
+        ("STRANGER", "MakesAStranger.averaged() has to return weights of the model's names and shapes"),
+    ],
+)
+def test_a_half_that_returns_what_is_none_ends_the_run_in_a_line(name, said, tmp_path, capsys):
+    given = ["num-clients=2", "global-rounds=1", "batches-per-epoch=1", f"output-dir={tmp_path / 'run'}"]
+    assert main([f"algorithm={__name__}:{name}", *given]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"error: algorithm = '{__name__}:{name}': allowed is one that does not fail (BadReturnError")
+    assert said in line
