@@ -63,10 +63,10 @@ def own_code_as_user_error(specs: Sequence[StrategySpec], algorithm: Algorithm, 
         if blamed := _strategies_to_blame(cause, [spec for spec in specs if spec.module]):
             what = " or ".join(f"{spec.key} = {shown(spec.text)}" for spec in blamed)
             allowed, places = "a strategy that does not fail", {*blamed.values()}
-        elif place := last_line_in(algorithm.files, traceback.extract_tb(cause.__traceback__)):
+        elif (place := last_line_in(algorithm.files, traceback.extract_tb(cause.__traceback__))) or (
+            algorithm.written and isinstance(cause, BadReturnError)
+        ):
             what, allowed, places = f"algorithm = {shown(algorithm.text)}", "one that does not fail", {place}
-        elif algorithm.written and isinstance(cause, BadReturnError):
-            what, allowed, places = f"algorithm = {shown(algorithm.text)}", "one that does not fail", set()
         elif isinstance(error, Exception):
             raise
         else:
