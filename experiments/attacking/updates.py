@@ -125,6 +125,7 @@ def rounds_of(run_config: Mapping[str, Any]) -> Iterator[Victim]:
             _, model = model_in_reply(reply.content)
             if codec is not None and update is not None:
                 model = decompressed(codec, model, update, arrays)
-            own = next(one for one in watched.values() if one.batches)  # who has trained just now
-            yield Victim(own.task, to_weights(arrays), to_weights(model), tuple(own.batches))
-            own.batches.clear()
+            for own in watched.values():
+                if own.batches:  # it has trained just now, and not on empty samples alone
+                    yield Victim(own.task, to_weights(arrays), to_weights(model), tuple(own.batches))
+                    own.batches.clear()

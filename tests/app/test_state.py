@@ -101,7 +101,7 @@ WRONG = [
     (("round",), 0, "round: Input should be greater than 0"),
     (("round",), "2", "round: Input should be a valid integer"),
     (("round",), True, "round: Input should be a valid integer"),
-    (("data",), "other", "data-dir = ''"),
+    (("data",), "other", "task = 'tests.app.own_tasks:Points'"),
     (("edges",), [1], "edges: Input should be a valid dictionary"),
     (("edges",), {"edge-0": [0, 1]}, "edges: it is of other clients"),
     (("edges", "edge-0"), [0, "x"], "edges.edge-0.1: Input should be a valid integer"),
