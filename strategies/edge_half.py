@@ -208,17 +208,14 @@ def averaged_within(
     BadReturnError
         If it has made something else than weights like those of `gathered.start`, of clients of the round.
     """
-    given, start = half.averaged(gathered), gathered.start
-    if not _is_of_those(given, gathered):
+    models, start = dict(gathered.models), gathered.start  # as they are before
+    given = half.averaged(gathered)
+    if not _is_of_those(given, models, start):
         allowed = "weights of the model's names and shapes, by node ids of the round"
         raise BadReturnError(f"{type(half).__name__}.averaged() has to return {allowed}")
     made = dict(given)
-    faults = {n: NO_USE for n in gathered.models if n not in made}
-    changes = {
-        n: {name: w - start[name] for name, w in own.items()}
-        for n, own in made.items()
-        if own is not gathered.models[n]
-    }
+    faults = {n: NO_USE for n in models if n not in made}
+    changes = {n: {name: w - start[name] for name, w in own.items()} for n, own in made.items() if own is not models[n]}
     kept, too_long = guard.within_bounds(changes)
     for node_id, change in changes.items():
         if node_id in too_long:
@@ -228,16 +225,15 @@ def averaged_within(
     return made, {**faults, **too_long}
 
 
-def _is_of_those(given: Any, gathered: Gathered) -> bool:
-    """Return whether something is weights, or some of a model's, by node ids of a round."""
-    start = gathered.start
+def _is_of_those(given: Any, models: Mapping[int, Weights], start: Weights) -> bool:
+    """Return whether something is weights of a model, or some of them, by node ids of a round."""
 
     def is_of_model(own: Any) -> bool:
         return isinstance(own, Mapping) and all(
             isinstance(w, Tensor) and name in start and w.shape == start[name].shape for name, w in own.items()
         )
 
-    return isinstance(given, Mapping) and all(n in gathered.models and is_of_model(own) for n, own in given.items())
+    return isinstance(given, Mapping) and all(n in models and is_of_model(own) for n, own in given.items())
 
 
 class GuardOfTold:

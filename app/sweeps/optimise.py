@@ -6,7 +6,7 @@ from typing import Any
 
 from espalier.app.comparison.runs import read_run
 from espalier.app.ground.errors import UserError, bad_value, shown
-from espalier.app.sweeps.grid import PlannedRun, Sweep, check_data, planned_runs
+from espalier.app.sweeps.grid import PlannedRun, Sweep, planned_runs
 from espalier.app.sweeps.search import OPTION, SEED, Aim, Trial, as_sweep, best_of, ends_of, search, space_of
 
 # Makes runs, and returns their folders.
@@ -37,14 +37,18 @@ def optimised(sweep: Sweep, aim: Aim, count: int, make: Make) -> list[Trial]:
     """
     space = space_of(sweep)
     for ends in ends_of(space):
-        check_data(planned_runs(as_sweep(sweep, space, ends)))
+        planned_runs(as_sweep(sweep, space, ends))
     seeds = sweep.swept.get(SEED, [sweep.fixed.get(SEED, 0)])
 
     def figures_of(values: Sequence[Mapping[str, Any]]) -> list[float | None]:
         trials = [planned_runs(as_sweep(sweep, space, chosen)) for chosen in values]
         runs = {run.name: run for trial in trials for run in trial}  # two trials may be the same
-        folders = {run.name: path for path, run in make(list(runs.values())).items()}
-        return [_mean([_figure(folders[run.name], aim.figure) for run in trial]) for trial in trials]
+        made = make(list(runs.values()))
+
+        def folder_of(run: PlannedRun) -> Path:  # of cases that have become alike there is one for both
+            return next(path for path, own in made.items() if own.is_made_with(run.settings))
+
+        return [_mean([_figure(folder_of(run), aim.figure) for run in trial]) for trial in trials]
 
     return list(search(space, aim, seeds[0] if isinstance(seeds[0], int) else 0, count, figures_of))
 

@@ -216,14 +216,14 @@ class AdaptedTask(Task):
 
     def new_model(self) -> nn.Module:
         """Return the model with the initial weights that the seed gives."""
-        with seeded_torch(self.seed, torch.device("cpu")), self._does("model()"):
-            model = self.own.model()
-        if not isinstance(model, nn.Module):
-            raise self.refused(f"one whose model() returns an nn.Module, not a {type(model).__name__}")
-        if self.has_pool and lacks_weights(model):
-            example = self.example_input()  # whatever that draws
-            with seeded_torch(self.seed, torch.device("cpu")):
-                draw_weights(model, example)
+        with seeded_torch(self.seed, torch.device("cpu")):
+            with self._does("model()"):
+                model = self.own.model()
+            if not isinstance(model, nn.Module):
+                raise self.refused(f"one whose model() returns an nn.Module, not a {type(model).__name__}")
+            # Where the server's pool has been read: a client gets these weights, and has no data but its own.
+            if "pool" in vars(self) and lacks_weights(model):
+                draw_weights(model, self.example_input)
         return self.training.arithmetic.of(model)
 
     def example_input(self) -> Any:

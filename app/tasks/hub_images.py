@@ -15,7 +15,6 @@ from espalier.app.tasks.cache import fingerprint, load_or_build
 from espalier.app.tasks.dataset import DataPlace
 from espalier.app.tasks.hub import IMAGES, INPUTS_KEY, HubSet, open_set
 from espalier.app.tasks.image_data import FORMAT_VERSION, ImageData
-from espalier.app.tasks.image_folder import deep_mode
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -75,8 +74,8 @@ def _pixels(image: Any, column: str, row: int, size: int, channels: int | None) 
             if array.dtype.kind not in "ui" or array.min() < 0 or array.max() > 255:
                 raise UserError(f"holds {array.dtype} from {array.min()} to {array.max()}")
             image = Image.fromarray(array.astype(np.uint8))
-        if mode := deep_mode(image):  # Pillow would clip them, or keep half of their bits
-            raise UserError(f"has pixels of mode {mode}")
+        if image.mode[0] in "IF":  # Pillow would clip them
+            raise UserError(f"has pixels of mode {image.mode}")
         if channels == 1 and image.mode not in ("1", "L"):
             raise UserError(f"is {image.mode}, and the first one is grey")
         is_grey = image.mode in ("1", "L") if channels is None else channels == 1

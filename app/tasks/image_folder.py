@@ -251,7 +251,7 @@ def deep_mode(image: Image.Image) -> str:
         return image.mode
     tiles = getattr(image, "tile", ())  # what its file holds, which only images from a file have
     raw = [str(own) for *_, given in tiles for own in (given if isinstance(given, tuple) else (given,))]
-    return next((own for own in raw if ";16" in own), "")
+    return next((own for own in raw if ";16" in own and own != "BGR;16"), "")  # that has 16 bits in all
 
 
 def decode_images(files: list[Path], image_size: int) -> Iterator[np.ndarray]:

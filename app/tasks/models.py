@@ -96,7 +96,7 @@ def build_model(name: str, *, image_shape: Shape, num_classes: int, seed: int) -
             return known(image_shape, num_classes)
         model = _own_model(spec, image_shape, num_classes)
         if lacks_weights(model):
-            draw_weights(model, torch.zeros(1, *image_shape))
+            draw_weights(model, lambda: torch.zeros(1, *image_shape))
         return model
 
 

@@ -14,7 +14,7 @@ from espalier.app.algorithms.auxiliary_heads import auxiliary_head
 from espalier.app.config.parse import parse_config
 from espalier.app.config.run_config import RunConfig
 from espalier.app.features.table import check_node, half_of, outgoing_of
-from espalier.app.ground.errors import UserError
+from espalier.app.ground.errors import UserError, bad_value
 from espalier.app.tasks.common import compute_device, on_device_if_it_fits, room_for_examples, set_up_torch
 from espalier.app.tasks.node import ClientNode, parse_node
 from espalier.app.tasks.recording import gradients_of
@@ -23,6 +23,7 @@ from espalier.app.wiring.task_of_run import build_task
 from espalier.clients.gradients import compute_gradients
 from espalier.clients.half import PLAIN, ClientHalf
 from espalier.clients.randomness import has_dropout, may_draw, may_draw_in_evaluations
+from espalier.clients.shared.lazy_layers import lacks_weights
 from espalier.clients.task import ClientTask
 from espalier.sim.side_by_side import place_here
 
@@ -97,8 +98,11 @@ class ClientTasks:
         model = self._task.new_model().to(device)
         self._models = {place_here(): model}
         self._half = half_of(config)
-        first = model.state_dict()  # as the model's seed makes it
-        self._own = {name: first[name].cpu().clone() for name in self._half.stays(model)}
+        first, stays = model.state_dict(), self._half.stays(model)  # as the model's seed makes it
+        if stays and lacks_weights(model):
+            allowed = f"one without lazy layers: clients of {config.algorithm.text} begin with weights of their own"
+            raise bad_value("task", config.data.task.text, allowed)
+        self._own = {name: first[name].cpu().clone() for name in stays}
         self._outgoing = outgoing_of(config)
         self._head: nn.Sequential | None = None
         if config.algorithm.auxiliary:

@@ -69,7 +69,7 @@ def new_head(
             raise ValueError(f"a function that returns an nn.Module, not a {type(made).__name__}")
         made = made.to(next(model.parameters()).dtype)
         if lacks_weights(made):
-            draw_weights(made, activations)
+            draw_weights(made, lambda: activations)
         with torch.no_grad():
             outputs = copied(made).eval()(activations)
     if (shape := tuple(getattr(outputs, "shape", ()))) != (1, num_outputs):

@@ -14,7 +14,7 @@ from espalier.clients.half import ClientHalf
 from espalier.clients.shared.local_round import Done, Pass
 from espalier.strategies import EdgeHalf
 from espalier.strategies.state import UnsavableError
-from tests.app.runs import run_app, same_weights
+from tests.app.runs import run_app, same_weights, summary
 
 SHORT = {"num_clients": 3, "global_rounds": 3}
 
@@ -161,8 +161,24 @@ class MakesAStranger(EdgeHalf):
         return {**gathered.models, 12345: gathered.start}
 
 
+class LeavesOut(EdgeHalf):
+    """Leaves a client out by taking its model away."""
+
+    def averaged(self, gathered):
+        gathered.models.pop(max(gathered.models))
+        return gathered.models
+
+
 def plain(begun):
     return Done((yield Pass()).weights)
+
+
+LEAVES_OUT = own(plain, LeavesOut)
+
+
+def test_whom_a_half_takes_away_is_left_out_by_name(tmp_path):
+    folder = run_app(tmp_path / "run", algorithm=f"{__name__}:LEAVES_OUT", **SHORT)
+    assert summary(folder)["replies_left_out"] == 3
 
 
 TEXT, NONE, FLAT, STRANGER = (own(plain, half) for half in (SendsText, MakesNothing, MakesFlat, MakesAStranger))

@@ -64,6 +64,20 @@ def test_a_range_that_holds_what_is_not_allowed_ends_before_any_run():
         optimised(read_sweep(given), aim_of("accuracy"), 8, make)
 
 
+def test_cases_that_the_command_line_has_made_alike_are_one(tmp_path):
+    file = tmp_path / "study.toml"
+    file.write_text("[sweep.case.V1]\nlearning-rate = 0.1\n[sweep.case.V2]\nlearning-rate = 0.2\n")
+    sweep = read_sweep([str(file), "learning-rate=0.1,0.3"])
+    made = []
+
+    def make(runs):
+        made.extend(runs)
+        return {tmp_path / f"{one.settings['learning-rate']}": one for one in runs}  # the last of those that are alike
+
+    assert len(optimised(sweep, aim_of("accuracy"), 4, make)) == 4
+    assert {run.name.partition("_")[0] for run in made} == {"V1", "V2"}
+
+
 def trials(count, seed=0):
     space = {"rate": Between(1e-4, 1.0, log=True), "units": Between(1, 9, log=False), "kind": ["a", "b", "c"]}
 

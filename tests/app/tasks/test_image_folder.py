@@ -142,6 +142,17 @@ def test_sixteen_bits_of_colours_are_refused_which_pillow_would_halve(tmp_path, 
         decode_image(file, 0)
 
 
+def test_sixteen_bits_of_a_pixel_are_eight_or_fewer_of_a_colour(tmp_path):
+    file = tmp_path / "small.bmp"
+    masks = b"".join(mask.to_bytes(4, "little") for mask in (0xF800, 0x07E0, 0x001F))
+    sizes = [(40, 4), (1, 4), (1, 4), (1, 2), (16, 2), (3, 4), (4, 4), (0, 4), (0, 4), (0, 4), (0, 4)]
+    header = b"".join(value.to_bytes(length, "little") for value, length in sizes) + masks
+    start = 14 + len(header)
+    about = b"BM" + (start + 4).to_bytes(4, "little") + bytes(4) + start.to_bytes(4, "little")
+    file.write_bytes(about + header + b"\xff\xff\x00\x00")
+    assert decode_image(file, 0).tolist() == [[[255, 255, 255]]]
+
+
 def test_many_images_come_in_order(tmp_path):
     # more than one window of images decoded ahead
     files = [put(tmp_path / f"{i:03}.png", np.full((2, 3, 3), i % 256, dtype=np.uint8)) for i in range(600)]

@@ -13,6 +13,7 @@ from espalier.app.reports.folder import ResultsFolder
 from espalier.app.reports.plots import draw_plots
 from espalier.app.reports.saved import saved_config
 from espalier.app.tasks.node import ClientNode
+from espalier.app.wiring.clients import ClientTasks
 from espalier.app.wiring.task_of_run import build_task
 from tests.app.own_tasks import TAKEN, Steered
 from tests.app.runs import lines, rows_of_clients, run_app, same_weights, summary, weights
@@ -302,6 +303,12 @@ def test_weights_that_are_drawn_for_the_first_inputs_follow_the_seed(tmp_path):
     assert main([f"resume={part}", "global-rounds=2"]) == 0
     assert same_weights(whole, again)
     assert same_weights(whole, part)
+
+
+def test_on_a_device_no_client_begins_with_weights_of_its_own_that_are_not_drawn():
+    config = parse_config({"task": own("Lazy"), "algorithm": "fedper", "seed": 77})
+    with pytest.raises(UserError, match="allowed is one without lazy layers: clients of fedper begin with weights of"):
+        ClientTasks(config)
 
 
 def test_metrics_that_change_outputs_in_place_change_no_accuracy(tmp_path):
