@@ -27,6 +27,7 @@ TRIES_AGAIN = {
     },
 }
 PROBE_TIMEOUT_SECONDS = 30.0
+PROBE_FRAMES = 4  # of 1 MiB
 LONGEST_WAIT_SECONDS = 1.0
 
 
@@ -155,15 +156,13 @@ def open_stream(ticket: StreamTicket, timeout_seconds: float | None) -> Iterator
             stream.close()
 
 
-def measure_link(ticket: StreamTicket, num_frames: int = 4) -> float:
+def measure_link(ticket: StreamTicket) -> float:
     """Return the bits per second of a link, those of both directions together, by frames that the edge gives back.
 
     Parameters
     ----------
     ticket : StreamTicket
         Of a probe.
-    num_frames : int (default: 4)
-        Frames of 1 MiB to send.
 
     Raises
     ------
@@ -174,7 +173,7 @@ def measure_link(ticket: StreamTicket, num_frames: int = 4) -> float:
     with open_stream(ticket, PROBE_TIMEOUT_SECONDS) as stream:
         stream.exchange(b"\0")  # the connection takes longer to make than a frame
         started = time.perf_counter()
-        for _ in range(num_frames):
+        for _ in range(PROBE_FRAMES):
             stream.exchange(frame)
         seconds = time.perf_counter() - started
-    return 2 * 8 * num_frames * len(frame) / max(seconds, SHORTEST_SECONDS)
+    return 2 * 8 * PROBE_FRAMES * len(frame) / max(seconds, SHORTEST_SECONDS)

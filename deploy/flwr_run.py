@@ -25,6 +25,7 @@ from typing import Any
 
 START_SECONDS = 60.0
 STOP_SECONDS = 60.0
+FAMILY_SECONDS = 20.0
 
 
 def flwr_run(app: str, options: Sequence[str] = ()) -> int:
@@ -194,12 +195,12 @@ def with_programs(environment: Mapping[str, str]) -> dict[str, str]:
     return {**environment, "PATH": path}
 
 
-def end_family(pid: int, patience_seconds: float = 20.0) -> None:
+def end_family(pid: int) -> None:
     """End a process that is no child of this one's, and all that it started; the others if it does not go by itself."""
     family = {member: began_of(member) for member in (pid, *descendants(pid))}
     with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGTERM)
-    deadline = time.monotonic() + patience_seconds
+    deadline = time.monotonic() + FAMILY_SECONDS
     while began_of(pid) == family[pid] and time.monotonic() < deadline:
         time.sleep(0.1)
     kill_those(family)

@@ -123,10 +123,6 @@ class InProcessGrid(SimulatedGrid):
         self._tell_waits(replies)
         return replies
 
-    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
-        """Push messages, run them and return their replies; `timeout` has no effect."""
-        return self.pull_messages(self.push_messages(messages))
-
     def _take(self, messages: Mapping[str, Message]) -> None:
         self._pushed.update(messages)
         self._pushed_at.update(dict.fromkeys(messages, time.monotonic()))

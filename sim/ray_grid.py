@@ -26,6 +26,7 @@ logger = logging.getLogger("espalier")
 
 # A message is not given to a third worker.
 MOST_DEATHS = 2
+START_SECONDS = 120.0
 # Larger arrays travel beside what is pickled, and are copied once less.
 OUT_OF_BAND_BYTES = 16_384
 DEATHS = (RayActorError, ObjectLostError, OutOfMemoryError)
@@ -86,8 +87,6 @@ class Workers:
     ----------
     places : Sequence[WorkerPlace]
         One for each worker.
-    start_seconds : float (default: 120)
-        How long the workers have to start.
 
     Raises
     ------
@@ -102,13 +101,13 @@ class Workers:
         What each worker said of itself: ``pid``, ``host``, ``machine`` and versions.
     """
 
-    def __init__(self, places: Sequence[WorkerPlace], *, start_seconds: float = 120.0) -> None:
+    def __init__(self, places: Sequence[WorkerPlace]) -> None:
         if not places:
             raise ValueError("a grid needs a worker")
         worker_class = _worker_class()
         self.actors = [worker_class.options(**_options(place)).remote(sys.path) for place in places]
         try:
-            self.abouts = all_of([actor.about.remote() for actor in self.actors], start_seconds)
+            self.abouts = all_of([actor.about.remote() for actor in self.actors], START_SECONDS)
             for about in self.abouts:
                 _check_versions(about)
         except BaseException:
@@ -249,14 +248,6 @@ class RayGrid(SimulatedGrid):
         for reply in replies:
             self._give_id(reply)
         return replies
-
-    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
-        """Push messages, wait for all replies and return them in the order of pushing; `timeout` has no effect."""
-        waiting = self.push_messages(messages)
-        replies: dict[str, Message] = {}
-        while missing := [message_id for message_id in waiting if message_id not in replies]:
-            replies |= {reply.metadata.reply_to_message_id: reply for reply in self.pull_messages(missing)}
-        return [replies[message_id] for message_id in waiting]
 
     def _take(self, messages: Mapping[str, Message]) -> None:
         if self._moves and not self._tasks:

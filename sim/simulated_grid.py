@@ -266,9 +266,13 @@ class SimulatedGrid(Grid, ABC):
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
         """Return replies to messages, in the order of pushing."""
 
-    @abstractmethod
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
-        """Push messages and return their replies, in the order of pushing; `timeout` has no effect."""
+        """Push messages, wait for all replies and return them in the order of pushing; `timeout` has no effect."""
+        waiting = self.push_messages(messages)
+        replies: dict[str, Message] = {}
+        while missing := [message_id for message_id in waiting if message_id not in replies]:
+            replies |= {reply.metadata.reply_to_message_id: reply for reply in self.pull_messages(missing)}
+        return [replies[message_id] for message_id in waiting]
 
     @abstractmethod
     def _take(self, messages: Mapping[str, Message]) -> None:

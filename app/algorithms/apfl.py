@@ -5,13 +5,12 @@ from typing import Annotated
 import torch
 from pydantic import Field
 
-from espalier.app.algorithms.algorithm import Algorithm, Site
+from espalier.app.algorithms.algorithm import Algorithm
 from espalier.app.algorithms.strategies import edge_of_halves, settings_sent
 from espalier.app.settings.section import Section
 from espalier.clients.half import ClientHalf
 from espalier.clients.shared.correction import Weights
 from espalier.clients.shared.local_round import Begun, Done, LocalRound, OptimizerState, Pass
-from espalier.strategies import AlgorithmEdge
 from espalier.strategies.edge_half import moved
 
 MIXING, ADAPTS = "apfl.mixing", "apfl.adapts"
@@ -70,16 +69,10 @@ def own_mixture(sent: Weights, kept: Weights) -> Weights:
 
 APFL_CLIENT = ClientHalf(rule=apfl_round, personal=own_mixture)
 
-
-def apfl_edge(site: Site) -> AlgorithmEdge:
-    """Return ``edge-strategy``, which tells clients of the mixture."""
-    return edge_of_halves(site, APFL_CLIENT, settings_sent(site))
-
-
 APFL = Algorithm(
     name="apfl",
     summary="FedAvg, and each client uses a mixture of that model and one of its own; the share is apfl.mixing.",
-    make_edge=apfl_edge,
+    make_edge=edge_of_halves(APFL_CLIENT, settings_sent),
     tiers="one or two",
     strategy_key="edge-strategy",
     client=APFL_CLIENT,

@@ -12,7 +12,7 @@ from espalier.app.settings.section import Section
 from espalier.clients.half import ClientHalf
 from espalier.clients.shared.correction import Correction, Weights
 from espalier.clients.shared.local_round import Begun, Done, LocalRound, Pass
-from espalier.strategies import AlgorithmEdge, EdgeHalf, Gathered
+from espalier.strategies import EdgeHalf, Gathered
 
 ALPHA = "feddyn-alpha"
 
@@ -77,15 +77,10 @@ def server_dynamics(site: Site) -> ServerDynamics:
     return ServerDynamics(site.own.alpha)
 
 
-def feddyn_edge(site: Site) -> AlgorithmEdge:
-    """Return ``edge-strategy`` with an ``h`` of the edge's own."""
-    return edge_of_halves(site, FEDDYN_CLIENT, server_dynamics(site))
-
-
 FEDDYN = Algorithm(
     name="feddyn",
     summary="Dynamic regularisation of clients with uneven data, at every edge; its strength is feddyn.alpha.",
-    make_edge=feddyn_edge,
+    make_edge=edge_of_halves(FEDDYN_CLIENT, server_dynamics),
     tiers="one or two",
     strategy_key="edge-strategy",
     takes_means=False,

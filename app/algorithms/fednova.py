@@ -4,12 +4,12 @@ from collections.abc import Mapping
 
 import torch
 
-from espalier.app.algorithms.algorithm import Algorithm, Site
+from espalier.app.algorithms.algorithm import Algorithm
 from espalier.app.algorithms.strategies import edge_of_halves
 from espalier.clients.half import ClientHalf
 from espalier.clients.shared.correction import Weights
 from espalier.clients.shared.local_round import Begun, Done, LocalRound, Pass
-from espalier.strategies import AlgorithmEdge, EdgeHalf, Gathered
+from espalier.strategies import EdgeHalf, Gathered
 
 GRADIENTS = "fednova-gradients"
 
@@ -62,16 +62,10 @@ class Normalised(EdgeHalf):
 
 FEDNOVA_CLIENT = ClientHalf(rule=fednova_round)
 
-
-def fednova_edge(site: Site) -> AlgorithmEdge:
-    """Return ``edge-strategy`` over normalised changes."""
-    return edge_of_halves(site, FEDNOVA_CLIENT, Normalised())
-
-
 FEDNOVA = Algorithm(
     name="fednova",
     summary="FedAvg of changes per step, so that clients of many steps do not weigh more, at every edge.",
-    make_edge=fednova_edge,
+    make_edge=edge_of_halves(FEDNOVA_CLIENT, lambda site: Normalised()),
     tiers="one or two",
     strategy_key="edge-strategy",
     takes_means=False,

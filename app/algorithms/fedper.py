@@ -2,11 +2,10 @@
 
 from torch import nn
 
-from espalier.app.algorithms.algorithm import Algorithm, Site
+from espalier.app.algorithms.algorithm import Algorithm
 from espalier.app.algorithms.strategies import edge_of_halves
 from espalier.clients.half import ClientHalf
 from espalier.clients.shared.cut import as_blocks
-from espalier.strategies import AlgorithmEdge
 
 
 def head_names(model: nn.Module) -> list[str]:
@@ -17,16 +16,10 @@ def head_names(model: nn.Module) -> list[str]:
 
 FEDPER_CLIENT = ClientHalf(stays=head_names)
 
-
-def fedper_edge(site: Site) -> AlgorithmEdge:
-    """Return ``edge-strategy`` over all of the model but the head."""
-    return edge_of_halves(site, FEDPER_CLIENT)
-
-
 FEDPER = Algorithm(
     name="fedper",
     summary="Personal heads: the last block never leaves a client, the others are averaged at every edge.",
-    make_edge=fedper_edge,
+    make_edge=edge_of_halves(FEDPER_CLIENT),
     tiers="one or two",
     strategy_key="edge-strategy",
     client=FEDPER_CLIENT,

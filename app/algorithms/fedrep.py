@@ -4,13 +4,12 @@ from typing import Annotated
 
 from pydantic import Field
 
-from espalier.app.algorithms.algorithm import Algorithm, Site
+from espalier.app.algorithms.algorithm import Algorithm
 from espalier.app.algorithms.fedper import head_names
 from espalier.app.algorithms.strategies import edge_of_halves, settings_sent
 from espalier.app.settings.section import Section
 from espalier.clients.half import ClientHalf
 from espalier.clients.shared.local_round import Begun, Done, LocalRound, Pass
-from espalier.strategies import AlgorithmEdge
 
 
 class FedRepSettings(Section):
@@ -32,16 +31,10 @@ def fedrep_round(begun: Begun) -> LocalRound:
 
 FEDREP_CLIENT = ClientHalf(rule=fedrep_round, stays=head_names)
 
-
-def fedrep_edge(site: Site) -> AlgorithmEdge:
-    """Return ``edge-strategy`` over all of the model but the head."""
-    return edge_of_halves(site, FEDREP_CLIENT, settings_sent(site))
-
-
 FEDREP = Algorithm(
     name="fedrep",
     summary="Personal heads: in every round a client's head trains first, then the body, which alone is averaged.",
-    make_edge=fedrep_edge,
+    make_edge=edge_of_halves(FEDREP_CLIENT, settings_sent),
     tiers="one or two",
     strategy_key="edge-strategy",
     client=FEDREP_CLIENT,

@@ -2,10 +2,9 @@
 
 from torch import nn
 
-from espalier.app.algorithms.algorithm import Algorithm, Site
+from espalier.app.algorithms.algorithm import Algorithm
 from espalier.app.algorithms.strategies import edge_of_halves
 from espalier.clients.half import ClientHalf
-from espalier.strategies import AlgorithmEdge
 
 
 def all_names(model: nn.Module) -> list[str]:
@@ -15,16 +14,10 @@ def all_names(model: nn.Module) -> list[str]:
 
 LOCAL_CLIENT = ClientHalf(stays=all_names)
 
-
-def local_edge(site: Site) -> AlgorithmEdge:
-    """Return ``edge-strategy`` over nothing: it selects clients."""
-    return edge_of_halves(site, LOCAL_CLIENT)
-
-
 LOCAL = Algorithm(
     name="local",
     summary="Local training alone, the floor of personal models: nothing is averaged, and no weight leaves a client.",
-    make_edge=local_edge,
+    make_edge=edge_of_halves(LOCAL_CLIENT),
     tiers="one or two",
     strategy_key="edge-strategy",
     averages=False,

@@ -9,7 +9,7 @@ from espalier.app.algorithms.strategies import edge_of_halves
 from espalier.clients.half import ClientHalf
 from espalier.clients.shared.correction import Correction, Weights
 from espalier.clients.shared.local_round import Begun, Done, LocalRound, Pass
-from espalier.strategies import AlgorithmEdge, EdgeHalf
+from espalier.strategies import EdgeHalf
 
 PATH = "mtgc-path"  # a number: the sum of a round's learning rates, H * eta
 DRIFT, LAST = "drift/", "last/"  # what a client keeps: z_i + y_j, and its own model
@@ -82,17 +82,17 @@ class EdgeCorrection(EdgeHalf):
 MTGC_CLIENT = ClientHalf(rule=mtgc_round)
 
 
-def mtgc_edge(site: Site) -> AlgorithmEdge:
-    """Return ``edge-strategy`` with a correction of the edge's own."""
+def edge_correction(site: Site) -> EdgeCorrection:
+    """Return the half of an edge, which has global rounds where there are two tiers."""
     federation = site.federation
     edge_rounds = None if federation.num_edges <= MTGC.by_edges.most_flat else federation.edge_rounds
-    return edge_of_halves(site, MTGC_CLIENT, EdgeCorrection(edge_rounds))
+    return EdgeCorrection(edge_rounds)
 
 
 MTGC = Algorithm(
     name="mtgc",
     summary="Corrections of clients to their edge, and of edges to the cloud, against drift in both tiers.",
-    make_edge=mtgc_edge,
+    make_edge=edge_of_halves(MTGC_CLIENT, edge_correction),
     tiers="one or two",
     strategy_key="edge-strategy",
     sends_alike=False,

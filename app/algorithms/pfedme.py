@@ -14,7 +14,7 @@ from espalier.app.settings.section import Section
 from espalier.clients.half import ClientHalf
 from espalier.clients.shared.correction import Correction, Weights
 from espalier.clients.shared.local_round import Begun, Done, LocalRound, Pass
-from espalier.strategies import AlgorithmEdge, Gathered, SentNumbers
+from espalier.strategies import Gathered, SentNumbers
 
 PULL, RATE, STEPS, BETA = "pfedme.pull", "pfedme.rate", "pfedme.steps", "pfedme.beta"
 
@@ -68,19 +68,19 @@ def steps_of(own: Section | None) -> int:
     return own.steps
 
 
-def pfedme_edge(site: Site) -> AlgorithmEdge:
-    """Return ``edge-strategy`` by part of the way; UserError if clients' models would go beyond their own."""
+def towards(site: Site) -> Towards:
+    """Return the half of an edge; UserError if clients' models would go beyond their own."""
     own = site.own
     assert isinstance(own, PFedMeSettings)
     if own.rate * own.pull >= 1:
         raise bad_value(RATE, own.rate, f"less than 1 / {PULL} = {1 / own.pull:g}")
-    return edge_of_halves(site, PFEDME_CLIENT, Towards(own.as_dict()))
+    return Towards(own.as_dict())
 
 
 PFEDME = Algorithm(
     name="pfedme",
     summary="Each client's own model is drawn to the one that it sends, which follows it; see pfedme.pull.",
-    make_edge=pfedme_edge,
+    make_edge=edge_of_halves(PFEDME_CLIENT, towards),
     tiers="one or two",
     strategy_key="edge-strategy",
     client=PFEDME_CLIENT,

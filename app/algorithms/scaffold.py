@@ -4,12 +4,12 @@ from collections.abc import Mapping
 
 import torch
 
-from espalier.app.algorithms.algorithm import Algorithm, Site
+from espalier.app.algorithms.algorithm import Algorithm
 from espalier.app.algorithms.strategies import edge_of_halves
 from espalier.clients.half import ClientHalf
 from espalier.clients.shared.correction import Correction, Weights
 from espalier.clients.shared.local_round import Begun, Done, LocalRound, Pass
-from espalier.strategies import AlgorithmEdge, EdgeHalf
+from espalier.strategies import EdgeHalf
 
 
 def scaffold_round(begun: Begun) -> LocalRound:
@@ -44,16 +44,10 @@ class ServerControl(EdgeHalf):
 
 SCAFFOLD_CLIENT = ClientHalf(rule=scaffold_round, tells_weights=True)
 
-
-def scaffold_edge(site: Site) -> AlgorithmEdge:
-    """Return ``edge-strategy`` with a control variate of the edge's own."""
-    return edge_of_halves(site, SCAFFOLD_CLIENT, ServerControl())
-
-
 SCAFFOLD = Algorithm(
     name="scaffold",
     summary="Control variates against the drift of clients with uneven data, at every edge.",
-    make_edge=scaffold_edge,
+    make_edge=edge_of_halves(SCAFFOLD_CLIENT, lambda site: ServerControl()),
     tiers="one or two",
     strategy_key="edge-strategy",
     client=SCAFFOLD_CLIENT,

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from espalier.clients.shared.arrays import rows_as_travel
 from espalier.clients.stacked.blocks import StackedBlocks
 from espalier.clients.stacked.losses import stacked_losses
-from espalier.clients.stacked.model import StackedModel
+from espalier.clients.stacked.model import StackedModel, beside
 from espalier.clients.task import LocalTraining
 from espalier.strategies.split.server_block import Loss, Served
 from espalier.strategies.split.serving import MiniBatch
@@ -75,7 +75,7 @@ class StackedServers:
         """Make the same step of clients that stay together, whose mini-batches are equally large."""
         blocks, _ = self._places[batches[0].node_id]
         rows = [self._places[batch.node_id][1] for batch in batches]
-        inputs = torch.stack([batch.activations for batch in batches]).to(self._device).requires_grad_(True)
+        inputs = beside([batch.activations for batch in batches]).to(self._device).requires_grad_(True)
         made = blocks.forward(rows, inputs.clone(), generators)  # a layer may write into its input
         labels = torch.stack([batch.labels for batch in batches if batch.labels is not None])
         labels = labels.to(self._device, torch.int64)

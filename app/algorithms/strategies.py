@@ -1,5 +1,7 @@
 """Edges made from Flower strategies of the run config."""
 
+from collections.abc import Callable
+
 from flwr.serverapp.strategy import FedAvg, Strategy
 from torch import nn
 
@@ -20,20 +22,24 @@ def edge_strategy(site: Site) -> Strategy:
     return site.federation.edge_strategy.build({**ONE_NODE, "fraction_train": site.federation.participation})
 
 
-def edge_of_halves(site: Site, client: ClientHalf, half: EdgeHalf | None = None) -> AlgorithmEdge:
-    """Return ``edge-strategy`` as an edge of an algorithm with halves.
+def edge_of_halves(
+    client: ClientHalf, half_of: Callable[[Site], EdgeHalf | None] = lambda site: None
+) -> Callable[[Site], AlgorithmEdge]:
+    """Return what makes the edges of an algorithm with halves, which are ``edge-strategy`` with these halves.
 
     Parameters
     ----------
-    site : Site
-        The edge.
     client : ClientHalf
         The clients' half, whose weights that stay are no part of a message.
-    half : EdgeHalf, optional (default: None)
-        The edge's own. None: it has none.
+    half_of : Callable[[Site], EdgeHalf | None] (default: none)
+        Makes the half of an edge.
     """
-    spec = site.federation.edge_strategy
-    return AlgorithmEdge(edge_strategy(site), half, client.stays(site.task.new_model()), name=spec.name)
+
+    def make_edge(site: Site) -> AlgorithmEdge:
+        stays, name = client.stays(site.task.new_model()), site.federation.edge_strategy.name
+        return AlgorithmEdge(edge_strategy(site), half_of(site), stays, name=name)
+
+    return make_edge
 
 
 def check_names_that_stay(algorithm: Algorithm, model: nn.Module) -> None:

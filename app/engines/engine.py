@@ -30,7 +30,7 @@ class Engine(Protocol):
 
     @property
     def numbers(self) -> Mapping[int, int] | None:
-        """Each client's number by its node id, in client order, where the clients are in this process; else None."""
+        """Each client's number by its node id, in client order, where this process has their data; else None."""
 
     def stream_patience_seconds(self, timeout_seconds: float) -> float:
         """Return how long to wait until all streams of a group of clients are open."""

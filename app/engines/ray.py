@@ -89,7 +89,6 @@ class Ray:
     """
 
     lanes = None  # clients are in the workers, edges here, or in workers with their clients
-    numbers = None  # they are asked, which has workers read their data side by side
 
     def __init__(
         self,
@@ -110,6 +109,11 @@ class Ray:
         self._threads = threads
         self._on_gpu = on_gpu
         self._open = ExitStack()
+
+    @property
+    def numbers(self) -> Mapping[int, int]:
+        """Each client's number by its node id, in client order."""
+        return self.grid.numbers
 
     @cached_property
     def grid(self) -> RayGrid:

@@ -111,7 +111,7 @@ class RunReader:
             notes.append("Single clients are left out, as the page has many runs: espalier page FOLDER shows them.")
         if not HERE[settings["deploy.role"]].has_cloud:
             notes.append("This is the folder of an edge host, which has no global rounds: the cloud's has all.")
-        world = self._folder.read_world() if with_clients else None
+        world = self._folder.read_json("world.json") if with_clients else None
         ended = columns_at_the_end(self.path, clients) if state == OVER else {}
         columns = (ended or columns_so_far(rounds, clients)) | seconds_of_last_round(rounds, clients)
         partition = read_partition(self.path) if with_clients else None

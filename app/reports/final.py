@@ -52,7 +52,7 @@ def draw_run(title: str, folder: ResultsFolder, lines: Sequence[dict[str, Any]])
     from espalier.app.reports.plots import draw_plots
 
     draw_plots(folder.path, title, lines)
-    world = folder.read_world()
+    world = folder.read_json("world.json")
     for feature in FEATURES:
         feature.draw(folder.path, title, lines, world)
     if found := read_partition(folder.path):
@@ -174,7 +174,7 @@ def result_table(summary: Mapping[str, Any]) -> str:
             parts = ", ".join(f"{tier} {count / 1e6:.2f} MB" for tier, count in tiers.items())
             console.print(f"{direction}: {parts or 'nothing'}")
         words = (line for feature in FEATURES for line in feature.words(summary))
-        for line in (*_best_lines(summary), *_resource_lines(summary), *words):
+        for line in (*_best_lines(summary), *_top_m_lines(summary), *words):
             console.print(line)
         others = summary["failures"] - summary["replies_left_out"]
         beside = f"; failures without one: {others}" if others else ""
@@ -192,12 +192,11 @@ def _best_lines(summary: Mapping[str, Any]) -> list[str]:
     return [f"best round: {best['round']}; {name} {_figure(held_back)} on held-back data; test {tested}"]
 
 
-def _resource_lines(summary: Mapping[str, Any]) -> list[str]:
-    result = []
-    if tops := summary.get("top_m"):
-        shown = [f"M = {m}: {_figure(tops[m]['mean'])}" for m in ("1", "2", "5", "10") if m in tops]
-        result.append(f"top-M accuracy, mean over clients: {', '.join(shown)}")
-    return result
+def _top_m_lines(summary: Mapping[str, Any]) -> list[str]:
+    if not (tops := summary.get("top_m")):
+        return []
+    shown = [f"M = {m}: {_figure(tops[m]['mean'])}" for m in ("1", "2", "5", "10") if m in tops]
+    return [f"top-M accuracy, mean over clients: {', '.join(shown)}"]
 
 
 def _figure(value: float | None) -> str:

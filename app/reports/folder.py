@@ -281,16 +281,6 @@ class ResultsFolder:
             raise UserError(f"{self._metrics}: line {len(lines) + 1} is damaged; {INTACT}")
         return lines
 
-    def read_world(self) -> dict[str, Any] | None:
-        """Return the content of ``world.json``, None for a run without one.
-
-        Raises
-        ------
-        UserError
-            If it can't be read.
-        """
-        return self.read_json("world.json")
-
     def read_json(self, name: str) -> Any:
         """Return the content of a JSON file, None where there is none; UserError if it can't be read."""
         path = self.path / name

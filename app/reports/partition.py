@@ -57,9 +57,10 @@ def class_counts(
     counts, client_of = {profile.node_id: profile.class_counts for profile in profiles}, clients_by_node(profiles)
     members = [(edge, node_id) for edge, nodes in topology.items() for node_id in nodes if node_id in counts]
     width = max((len(counts[node_id]) for _, node_id in members), default=0)
+    width = max(width, len(classes)) if width else 0  # the last of them may be nobody's
     if not 0 < width <= MOST_CLASSES:
         return None
-    names = classes if len(classes) == width else range(width)
+    names = classes if width == len(classes) else range(width)
     return ClassCounts(
         tuple(client_of[node_id] for _, node_id in members),
         tuple(edge for edge, _ in members),

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from logging import getLogger
 
+import torch
 from flwr.app import ArrayRecord
 from torch import nn
 
@@ -19,7 +20,7 @@ from espalier.app.reports.divergence import DivergenceWarning
 from espalier.app.reports.final import LEDGER, draw_run, write_clients, write_model, write_summary
 from espalier.app.reports.folder import ResultsFolder, RunTitle, fixed_settings
 from espalier.app.reports.initial import ROUND_0, initial_figures, initial_figures_of
-from espalier.app.reports.metrics import last_round, names_of_figures
+from espalier.app.reports.metrics import last_round, names_of_figures, personalised_line
 from espalier.app.reports.observers import (
     BestRound,
     RoundObserver,
@@ -35,7 +36,6 @@ from espalier.app.reports.stopping import SoFar, StopRule, check_stop
 from espalier.app.reports.titles import picture_title
 from espalier.app.reports.tracker import Tracking
 from espalier.app.run.ledger import ledger_of
-from espalier.app.run.personalisation import personalise
 from espalier.app.run.resume import fingerprint_of
 from espalier.app.run.rounds import train
 from espalier.app.settings.sections import Split, Stop, TrainSettings
@@ -45,8 +45,10 @@ from espalier.app.wiring.one_server import Assembled
 from espalier.clients.messages.train import LOSS
 from espalier.clients.shared.cut import as_blocks
 from espalier.strategies import Profile
+from espalier.strategies.exchange import converse
 from espalier.strategies.randomness import derived_seed, sample_size
-from espalier.strategies.split import FineTuning
+from espalier.strategies.split import FineTuning, Personalised
+from espalier.strategies.views import MemberGrid
 
 logger = getLogger("espalier")
 ProgressDisplay = BarProgress | LogProgress
@@ -229,24 +231,32 @@ def _smaller_steps(rate: float, server_rate: float, specs: Sequence[StrategySpec
 
 
 def _personalise(checked: CheckedRun, arrays: ArrayRecord) -> None:
-    """Fine-tune every client's head of the last global model, and add what it gave to the metrics."""
-    config, federation = checked.config, checked.federation
-    lines = checked.folder.read_metrics()
-    tests = (line["test"] for line in reversed(lines) if "test" in line)
-    personalise(
-        FineTuning(config.fine_tune.steps, config.fine_tune.rate),
-        checked.engine.grid,
-        federation.hierarchical,
-        arrays,
-        federation.client_of,
-        checked.folder,
-        federation.meter,
-        number=last_round(lines)["round"],
+    """Fine-tune every client's head of the last global model; save the heads that are here, and add the figures.
+
+    Heads are judged by the figures that the run has of the test pool. Who does not tell those that every evaluation
+    has is left out of the evaluation.
+    """
+    config, federation, folder, grid = checked.config, checked.federation, checked.folder, checked.engine.grid
+    hierarchical, fine_tuning = federation.hierarchical, FineTuning(config.fine_tune.steps, config.fine_tune.rate)
+    results: dict[str, Personalised] = converse(
+        grid,
+        {
+            name: edge.personalise(arrays, fine_tuning, MemberGrid(grid, hierarchical.topology[name]))
+            for name, edge in hierarchical.edges.items()
+        },
         timeout_seconds=config.reply_seconds,
-        figures=checked.task.objective.figures,
-        test=next(tests, None),
-        validates=checked.best is not None,
+        on_message=lambda *what: federation.meter.on_message("edge", *what),
     )
+    results = {name: result.judged_by(checked.task.objective.figures) for name, result in results.items()}
+    for name, result in results.items():
+        hierarchical.log_failures("personalisation", name, result.failures)
+    heads = {federation.client_of[n]: head for result in results.values() for n, head in result.heads.items()}
+    if heads:  # those of clients with a tail stay there
+        folder.write_file("heads.pt", lambda file: torch.save(dict(sorted(heads.items())), file))
+    lines = folder.read_metrics()
+    number, test = last_round(lines)["round"], next((line["test"] for line in reversed(lines) if "test" in line), None)
+    sent, validates = federation.meter.drain(), checked.best is not None
+    folder.append_metrics([personalised_line(number, results, sent, federation.client_of, test, validates=validates)])
 
 
 def _report(checked: CheckedRun, arrays: ArrayRecord, closed_form: Mapping[str, float] | None) -> None:

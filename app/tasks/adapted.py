@@ -93,7 +93,6 @@ class AdaptedTask(Task):
         self.has_own_methods = any(map(self._has_own, CALLED_BY_CLIENTS))
         self.side_by_side = own.side_by_side
         self.has_corners = self._has_own("corner")
-        self._loaded: list[tuple[Examples, Examples]] = []
         self.training = training
         if self._has_own("optimizer"):
             self.training = replace(self.training, optimizer=own.optimizer)
@@ -242,8 +241,6 @@ class AdaptedTask(Task):
 
     def client_examples(self, client: int) -> tuple[Examples, Examples]:
         """Return what a client trains on and is tested on; UserError if it is not of the form."""
-        if self._loaded:
-            return self._loaded[client]
         if self._shares_out:
             pool, held = self._to_share_out, self.client_indices[client]
             return _rows_of(pool.train, torch.from_numpy(held.train)), _rows_of(pool.test, torch.from_numpy(held.test))
@@ -327,14 +324,6 @@ class AdaptedTask(Task):
         one = self.new_client_task(self.new_model().to(self.device), ClientNode(0))
         whole = replace(self.training, batches_per_epoch=self.training.batches_per_epoch * self.num_clients)
         return replace(one, train=train, test=self.pool, training=whole)
-
-    def loaded(self) -> list[tuple[Examples, Examples]]:
-        """Return every client's examples."""
-        return [self.client_examples(client) for client in range(self.num_clients)]
-
-    def take_loaded(self, loaded: list[tuple[Examples, Examples]]) -> None:
-        """Take every client's examples; the user's class is asked for none."""
-        self._loaded = loaded
 
     def _made(self) -> OwnTask:
         """Return the user's object."""

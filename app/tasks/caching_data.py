@@ -170,7 +170,7 @@ def top_popular(labels: Sequence[Tensor], num_contents: int = 256) -> Tensor:
     return scores
 
 
-def caching_mlp(seed: int, *, num_features: int = 43, num_contents: int = 256) -> nn.Sequential:
+def caching_mlp(seed: int, *, num_contents: int = 256) -> nn.Sequential:
     """Return the paper's network, 43-512-256-256 with ReLU, initialised: 219,648 parameters.
 
     Parameters
@@ -178,19 +178,19 @@ def caching_mlp(seed: int, *, num_features: int = 43, num_contents: int = 256) -
     seed : int
         Decides the initial weights, which are drawn as torch does by default. The global generators are left as they
         were.
-    num_features, num_contents : int (default: 43, 256)
-        Inputs and outputs.
+    num_contents : int (default: 256)
+        Outputs.
 
     Returns
     -------
     nn.Sequential
-        Maps (batch, num_features) to logits (batch, num_contents). Its children are the blocks ``fc1``, ``fc2`` and
+        Maps (batch, 43) to logits (batch, num_contents). Its children are the blocks ``fc1``, ``fc2`` and
         ``head``; the last is a single `nn.Linear`.
     """
     with seeded_torch(seed, torch.device("cpu")):
         return nn.Sequential(
             OrderedDict(
-                fc1=nn.Sequential(nn.Linear(num_features, 512), nn.ReLU()),
+                fc1=nn.Sequential(nn.Linear(43, 512), nn.ReLU()),
                 fc2=nn.Sequential(nn.Linear(512, 256), nn.ReLU()),
                 head=nn.Linear(256, num_contents),
             )

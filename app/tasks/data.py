@@ -56,7 +56,7 @@ def load_dataset(
         the size.
     check_size : Callable, optional
         For these too: called before anything is decoded with the number of images to train and to test on,
-        their height and width, and the number of classes.
+        their shape (C, H, W), and the number of classes.
     told : Told, optional
         What the settings tell besides.
 
@@ -169,7 +169,7 @@ def _load_folder(place: DataPlace) -> ImageData:
         listing, divided = _divided(listing, told), (told.test_share, told.seed)
     files = listing.train + listing.test
     width, height = (image_size, image_size) if image_size else image_folder.size_of(files[0])
-    place.check_size(len(listing.train), len(listing.test), height, width, len(listing.classes))
+    place.check_size(len(listing.train), len(listing.test), (3, height, width), len(listing.classes))
 
     def build(folder: Path) -> None:
         _refuse_without_room(folder, len(files) * width * height * 3)

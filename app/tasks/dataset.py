@@ -8,7 +8,7 @@ from espalier.app.ground.object_spec import ObjectSpec
 from espalier.app.settings.sections import Data
 from espalier.app.tasks.image_data import ImageData
 
-CheckSize = Callable[[int, int, int, int, int], None]
+CheckSize = Callable[[int, int, tuple[int, int, int], int], None]
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,9 @@ from espalier.app.ground.errors import UserError
 from espalier.clients.device.machine import memory_bytes
 
 
-def refuse_too_large(width: int, height: int, takes: Mapping[str, int]) -> None:
-    """Raise UserError if what images of a size take, in bytes by what it is, is more than there is."""
+def refuse_too_large(image_shape: tuple[int, int, int], takes: Mapping[str, int]) -> None:
+    """Raise UserError if what images of a shape (C, H, W) take, in bytes by what it is, is more than there is."""
+    _, height, width = image_shape
     available, total = available_bytes(), sum(takes.values())
     if total > available:
         parts = ", ".join(f"{what} {count:,}" for what, count in takes.items())

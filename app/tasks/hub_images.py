@@ -1,6 +1,7 @@
 """Images of a set of Hugging Face's ``datasets``, as the app's data sets are."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from io import BytesIO
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ from espalier.app.tasks.cache import fingerprint, load_or_build
 from espalier.app.tasks.dataset import DataPlace
 from espalier.app.tasks.hub import IMAGES, INPUTS_KEY, HubSet, open_set
 from espalier.app.tasks.image_data import FORMAT_VERSION, ImageData
+from espalier.app.tasks.image_folder import deep_mode
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -30,7 +32,7 @@ def load_hub_images(place: DataPlace) -> ImageData:
     (column,) = opened.inputs
     first = next(_images(opened.train.select(range(1)), column, None, place.image_size))
     height, width, channels = first.shape
-    place.check_size(len(opened.train), len(opened.test), height, width, len(opened.classes))
+    place.check_size(len(opened.train), len(opened.test), (channels, height, width), len(opened.classes))
     files = [Path(file["filename"]) for pool in (opened.train, opened.test) for file in pool.cache_files]
     # What `datasets` makes of what was done to a pool: with one of its own for tests, seeds share the cache.
     pools = (opened.train._fingerprint, opened.test._fingerprint)
@@ -57,12 +59,32 @@ def _save(opened: HubSet, column: str, channels: int, size: int, folder: Path) -
 
 def _images(pool: "Dataset", column: str, channels: int | None, size: int) -> Iterator[np.ndarray]:
     only = pool.select_columns([column])
+    files = _files_of(only, column)
     for row in range(len(only)):
         try:
+            if files and (mode := _deep_mode(files[row][column])):
+                raise UserError(f"has pixels of mode {mode}")
             image = only[row][column]
+        except UserError as error:
+            raise _refused(column, row, str(error)) from None
         except FAULTS as error:  # of an image that is damaged
             raise _refused(column, row, f"can't be read ({error_line(error)})") from None
         yield _pixels(image, column, row, size, channels)
+
+
+def _files_of(pool: "Dataset", column: str) -> "Dataset | None":
+    """Return a column of images as the files that they come from; None where it holds arrays."""
+    from datasets import Image as OfFiles
+
+    return pool.cast_column(column, OfFiles(decode=False)) if isinstance(pool.features[column], OfFiles) else None
+
+
+def _deep_mode(file: Mapping[str, Any]) -> str:
+    """Return the mode of a file's image with more than 8 bits per channel, of which the library keeps half."""
+    if file["bytes"] is None:
+        return ""
+    with Image.open(BytesIO(file["bytes"])) as image:
+        return deep_mode(image)
 
 
 def _pixels(image: Any, column: str, row: int, size: int, channels: int | None) -> np.ndarray:

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
 from hashlib import sha256
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -163,24 +164,26 @@ class ImageTask(Task):
         content = repr((self.data.classes, self.data.mean, self.data.std)).encode()
         return sha256(content + self.data.train.labels.tobytes() + self.data.test.labels.tobytes()).hexdigest()
 
-    def refuse_too_large(self, num_train: int, num_test: int, height: int, width: int, num_classes: int) -> None:
+    def refuse_too_large(
+        self, num_train: int, num_test: int, image_shape: tuple[int, int, int], num_classes: int
+    ) -> None:
         """Raise UserError for images that take more memory than there is, at the least, before they are decoded.
 
         Where all clients are here, each has a copy of its images, and the server one of the test pool.
         """
-        model = self._model_on_meta((3, height, width), num_classes)
+        model = self._model_on_meta(image_shape, num_classes)
         takes = {"the model, twice": 2 * weight_bytes(model)}
         if self.are_clients_here:
-            takes["images"] = (num_train + 2 * num_test) * height * width * 3
-            takes["a mini-batch"] = self._batch_bytes(model, height, width)
-        refuse_too_large(width, height, takes)
+            takes["images"] = (num_train + 2 * num_test) * prod(image_shape)
+            takes["a mini-batch"] = self._batch_bytes(model, image_shape)
+        refuse_too_large(image_shape, takes)
 
-    def _batch_bytes(self, model: nn.Module, height: int, width: int) -> int:
+    def _batch_bytes(self, model: nn.Module, image_shape: tuple[int, int, int]) -> int:
         """Return what a mini-batch takes in a layer, where a CPU trains; `model` is on ``meta``."""
         if self.device.type != "cpu":
             return 0
         try:
-            return self.training.batch_size * layer_bytes(model, torch.zeros(1, 3, height, width, device="meta"))
+            return self.training.batch_size * layer_bytes(model, torch.zeros(1, *image_shape, device="meta"))
         except FAULTS:  # of a model of one's own, which need not know this device; a trial shows what else is wrong
             return 0
 
@@ -239,16 +242,14 @@ class ImageTask(Task):
 
     @cached_property
     def _bytes_of_a_batch(self) -> int:
-        _, height, width = self.image_shape
-        return self._batch_bytes(self._model_on_meta(self.image_shape, self.num_classes), height, width)
+        return self._batch_bytes(self._model_on_meta(self.image_shape, self.num_classes), self.image_shape)
 
     def new_client_task(self, model: nn.Module, node: ClientNode) -> ClientTask:
         """Return the task of one client, which works on `model`."""
         indices = self.client_indices[node.partition_id]
         if (dataset := dataset_named(self.section.dataset)) and dataset.resizes:
-            _, height, width = self.image_shape
-            images = (len(indices.train) + len(indices.test)) * height * width * 3
-            refuse_too_large(width, height, {"images": images, "a mini-batch": self._bytes_of_a_batch})
+            images = (len(indices.train) + len(indices.test)) * prod(self.image_shape)
+            refuse_too_large(self.image_shape, {"images": images, "a mini-batch": self._bytes_of_a_batch})
         kept, held = self.kept_and_held(len(indices.train), node.partition_id)
         return self.task_of(
             model,

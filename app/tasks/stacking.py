@@ -33,6 +33,6 @@ def check_stack(stack: int, task: Task, model: nn.Module, device: torch.device, 
             check_stackable(front, example)
             with torch.no_grad():
                 activations = copied(front).eval()(example)
-            check_stackable(cut.server_side(blocks), activations)
+            check_stackable(cut.server_side(blocks), activations, travels=True)
     except ValueError as error:
         raise bad_value("stack", stack, f"0 for this model{where}: {error}") from None

@@ -119,3 +119,4 @@ class Task(Protocol):
 
     def take_loaded(self, loaded: Any) -> None:
         """Use what `loaded` returned in another process, instead of loading it again; its tensors are not writable."""
+        return

@@ -174,8 +174,8 @@ def assemble(
 ) -> Assembled:
     """Wait for the clients, group them and build the algorithm over them.
 
-    Clients that are in this process look for their edge in `lanes`, and are not asked who they are: `numbers` are those
-    of all clients, see `Engine.numbers`.
+    Clients that are in this process look for their edge in `lanes`. Those of `numbers`, see `Engine.numbers`, are not
+    asked who they are where the task can tell.
 
     Raises
     ------
@@ -217,7 +217,9 @@ def clients_and_edges(
 
 def _gathered(case: Case, grid: Grid, streams: Streams | None) -> Sequence[Profile]:
     num_clients = case.federation.num_clients
-    deploy = case.deploy.model_copy(update={"reply_timeout": case.reply_seconds or 0})
+    # Clients in processes of our own are there from the start, and who has failed once fails again.
+    wait_seconds = case.deploy.wait_for_nodes if case.on_devices else 0
+    deploy = case.deploy.model_copy(update={"reply_timeout": case.reply_seconds or 0, "wait_for_nodes": wait_seconds})
     edge_names = case.federation.edge_names.items
     gather = partial(gather_clients, edge_names=edge_names) if case.here.has_cloud else gather_devices
     with streams.probes() if streams else nullcontext(ask_to_measure) as measure:

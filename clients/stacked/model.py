@@ -12,8 +12,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ..shared.arrays import rows_as_travel
 from ..shared.cut import copied
 from ..shared.generators import seeded_torch
+from ..shared.layouts import laid_out, layout_of
 from .convolution import as_products, in_groups
 
 # Largest difference of a stack's outputs, relative to their size, from those of the models that it stands for. Float32
@@ -54,14 +56,14 @@ class StackedModel:
             The models' states by the names in `model.state_dict()`, (n, ...) each. Statistics of BatchNorm change in
             place.
         inputs : Tensor
-            A mini-batch for each model, (n, B, ...).
+            A mini-batch for each model, (n, B, ...); each lies in memory as for its model alone, see `beside`.
         generators : Sequence[torch.Generator]
             What each model's dropout draws from.
         """
         for name, (layer, attribute) in self._places.items():
             layer.given[attribute] = weights[name]
         for dropout in self._dropouts:
-            dropout.generators = generators
+            dropout.generators, dropout.layout = generators, layout_of(inputs[0])
         joined = inputs.transpose(0, 1).flatten(1, 2)
         if joined.dim() == 4 and joined.device.type == "cpu":  # there pooling is several times as fast in this layout
             joined = joined.contiguous(memory_format=torch.channels_last)
@@ -150,18 +152,24 @@ class _GroupNorm(_Layer):
 
 
 class _Dropout(nn.Module):
-    """Drops for each of n models what `nn.Dropout` would, had it drawn from the model's own generator."""
+    """Drops for each of n models what `nn.Dropout` would, had it drawn from the model's own generator.
+
+    Alone it draws in the order in which its input lies in memory: of images, that of the model's inputs.
+    """
 
     def __init__(self, of_one: nn.Dropout) -> None:
         super().__init__()
         self._share = of_one.p
         self.generators: Sequence[torch.Generator] = ()
+        self.layout = torch.contiguous_format
 
     def forward(self, inputs: Tensor) -> Tensor:
-        kept = [
-            torch.empty(part.shape, dtype=part.dtype, device=part.device).bernoulli_(1 - self._share, generator=one)
-            for part, one in zip(inputs.chunk(len(self.generators), 1), self.generators, strict=True)
+        layout = self.layout if inputs.dim() == 4 else torch.contiguous_format
+        parts = [
+            torch.empty(part.shape, dtype=part.dtype, device=part.device, memory_format=layout)
+            for part in inputs.chunk(len(self.generators), 1)
         ]
+        kept = [own.bernoulli_(1 - self._share, generator=one) for own, one in zip(parts, self.generators, strict=True)]
         return inputs * torch.cat(kept, 1) / (1 - self._share)
 
 
@@ -176,7 +184,14 @@ STACKED: dict[type[nn.Module], type[_Layer]] = {
 }
 
 
-def check_stackable(model: nn.Module, example: Tensor) -> None:
+def beside(inputs: Sequence[Tensor]) -> Tensor:
+    """Return mini-batches of n models, equally large, as one (n, B, ...), in which images lie in memory as before."""
+    if layout_of(inputs[0]) is not torch.channels_last:
+        return torch.stack(list(inputs))
+    return torch.stack([own.permute(0, 2, 3, 1) for own in inputs]).permute(0, 1, 4, 2, 3)
+
+
+def check_stackable(model: nn.Module, example: Tensor, *, travels: bool = False) -> None:
     """Raise ValueError unless models like this one can be stacked: two of them are tried, side by side and alone.
 
     Parameters
@@ -184,7 +199,9 @@ def check_stackable(model: nn.Module, example: Tensor) -> None:
     model : nn.Module
         The model. It stays as it is.
     example : Tensor
-        A batch of inputs, for their shape.
+        A batch of inputs, for their shape and how they lie in memory.
+    travels : bool (default: False)
+        They come to the stack from clients, images channels last.
     """
     if not isinstance(example, Tensor) or not example.is_floating_point() or example.dim() < 2:
         raise ValueError("its inputs are not one tensor of floats, (B, C, ...)")
@@ -200,13 +217,15 @@ def check_stackable(model: nn.Module, example: Tensor) -> None:
         raise ValueError(f"its layers can't be copied ({_line_of(error)})") from None
     stacked = StackedModel(models[0])
     tolerance = max(TOLERANCE, 16 * torch.finfo(example.dtype).eps)
-    inputs = torch.randn((2, 3, *example.shape[1:]), generator=draw, dtype=example.dtype)
+    drawn = torch.randn((2, 3, *example.shape[1:]), generator=draw, dtype=example.dtype)
+    inputs = [laid_out(own, layout_of(example)) for own in drawn]
     with torch.no_grad():
         for weights in models[1].parameters():
             weights.add_(torch.randn(weights.shape, generator=draw) * weights.std(correction=0))
-        states = stacked_states([one.state_dict() for one in models], inputs.device)
+        states = stacked_states([one.state_dict() for one in models], drawn.device)
         try:
-            side_by_side = stacked(states, inputs, [torch.Generator().manual_seed(i) for i in range(2)])
+            together = rows_as_travel(drawn) if travels else beside(inputs)
+            side_by_side = stacked(states, together, [torch.Generator().manual_seed(i) for i in range(2)])
         except Exception as error:
             raise ValueError(f"models side by side fail ({_line_of(error)})") from None
         for number, (one, got) in enumerate(zip(models, side_by_side, strict=True)):

@@ -18,7 +18,7 @@ from ..task import ClientTask, LocalTraining
 from ..whole.ruled_round import planned
 from ..whole.training import batches_there, round_batches
 from .blocks import Pass, StackedBlocks
-from .model import StackedModel
+from .model import StackedModel, beside
 from .training import of_equal_size, prepared
 
 FAULTS = (Exception, SystemExit, GeneratorExit)  # of a ClientApp: a library under it may end the program
@@ -151,9 +151,8 @@ class Halves:
         passes = []
         for rows, _ in of_equal_size(there, step):
             try:
-                passes.append(
-                    self._blocks.forward(rows, torch.stack([inputs[row] for row in rows]), [draws[row] for row in rows])
-                )
+                together = beside([inputs[row] for row in rows])
+                passes.append(self._blocks.forward(rows, together, [draws[row] for row in rows]))
             except FAULTS as error:  # of this size none is computed, as BatchNorm's of one
                 self.left |= {self._clients[row].node_id: error for row in rows}
         return passes

@@ -16,7 +16,7 @@ from ..whole.training import batches_there, round_batches
 from .blocks import StackedBlocks
 from .correction import StackedCorrection
 from .losses import stacked_losses
-from .model import StackedModel
+from .model import StackedModel, beside
 
 
 def stacked_sgd(
@@ -76,7 +76,7 @@ def stacked_sgd(
                 prepared(*one, server_round, numbers[row][number], own)
                 for row, one, own in zip(rows, examples, draws, strict=True)
             ]
-            made = blocks.forward(rows, torch.stack(inputs), draws)
+            made = blocks.forward(rows, beside(inputs), draws)
             losses = mini_batch_losses(examples, made.outputs)
             # Of the sum, since no client's loss depends on the weights of another.
             gradients = list(torch.autograd.grad(losses.sum(), made.leaves))

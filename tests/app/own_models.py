@@ -19,6 +19,20 @@ def linear(input_shape, outputs=10):
     return nn.Sequential(OrderedDict(flat=nn.Flatten(), head=nn.Linear(channels * height * width, outputs)))
 
 
+def dropping(num_classes, input_shape):
+    """Drops units of images, whose order in memory decides which."""
+    channels, height, width = input_shape
+    return nn.Sequential(
+        OrderedDict(
+            conv1=nn.Sequential(nn.Conv2d(channels, 4, 3, padding=1), nn.ReLU(), nn.Dropout(0.5)),
+            conv2=nn.Sequential(
+                nn.Conv2d(4, 4, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Dropout(0.5), nn.Flatten()
+            ),
+            head=nn.Linear(height * width, num_classes),
+        )
+    )
+
+
 def grey_alone(num_classes):
     return nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.LazyLinear(num_classes))
 

@@ -681,6 +681,40 @@ class SharedOut(OwnTask):
         return Examples(points, labels.float() if self.labels == "numbers" else labels)
 
 
+class Measured(SharedOut):
+    """Prepares inputs by what the pool told it."""
+
+    def pool(self):
+        found = super().pool()
+        self.mean = found.train.inputs.mean(0)
+        return found
+
+    def prepare(self, inputs):
+        return inputs - self.mean
+
+
+class Broken(Points):
+    """Has no data of client 1, and tells how many there are."""
+
+    def client_data(self, client, num_clients, seed):
+        if client == 1:
+            raise OSError("no such file")
+        return super().client_data(client, num_clients, seed)
+
+    def num_examples(self, client, num_clients, seed):
+        return tuple(map(len, super().client_data(client, num_clients, seed)))
+
+    def test_data(self):
+        return super().client_data(0, 1, 0)[1]
+
+
+class Untold(Broken):
+    """The same, but it does not tell."""
+
+    def num_examples(self, client, num_clients, seed):
+        return None
+
+
 class Noisy(Points):
     """Inputs with noise that PyTorch's generator gives, in training and in evaluations."""
 

@@ -40,6 +40,14 @@ def test_a_model_of_ones_own_trains_to_the_bits_of_the_built_in_one_that_it_copi
     assert (built_in / "metrics.jsonl").exists()
 
 
+@pytest.mark.parametrize("algorithm", ["fedavg", "hsfl"])
+def test_clients_side_by_side_drop_the_units_of_images_that_each_drops_alone(tmp_path, algorithm):
+    settings = {**SMALL, "algorithm": algorithm, "model": own("dropping")}
+    alone, stacked = (weights(run_app(tmp_path / str(n), **settings, stack=n)) for n in (0, 4))
+    for name, values in alone.items():
+        torch.testing.assert_close(stacked[name], values, rtol=0, atol=1e-6)
+
+
 def test_any_module_trains_whole_and_its_name_is_kept_with_its_arguments(tmp_path):
     folder = run_app(tmp_path / "run", **SMALL, model=own("linear(outputs=10)"))
     assert {name: tuple(w.shape) for name, w in weights(folder).items()} == {

@@ -31,7 +31,7 @@ class Without(ServerDynamics):
         return gathered.models
 
 
-WITHOUT_H = replace(FEDDYN, make_edge=lambda site: edge_of_halves(site, FEDDYN_CLIENT, Without(site.own.alpha)))
+WITHOUT_H = replace(FEDDYN, make_edge=edge_of_halves(FEDDYN_CLIENT, lambda site: Without(site.own.alpha)))
 
 
 @pytest.mark.parametrize("weighting", ["examples", "equal"])

@@ -25,7 +25,7 @@ def own(rule, half=EdgeHalf):
         FEDAVG,
         strategy_key="edge-strategy",
         client=client,
-        make_edge=lambda site: edge_of_halves(site, client, half()),
+        make_edge=edge_of_halves(client, lambda site: half()),
     )
 
 

@@ -138,7 +138,7 @@ def test_plans_have_cells_frequency_and_power_of_whom_they_selected(planned):
     plans, sums = run_data(planned)["tables"]
     columns, cells = (
         dict(plans["columns"]),
-        {c["client"]: c["cell"] for c in ResultsFolder(planned).read_world()["clients"]},
+        {c["client"]: c["cell"] for c in ResultsFolder(planned).read_json("world.json")["clients"]},
     )
     rows = [
         (line["edge"], edge_round, client, cells[client], plan["frequency_hz"][i], plan["power_watts"][i])

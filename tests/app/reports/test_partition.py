@@ -57,6 +57,7 @@ def test_without_plots_there_is_the_table_alone(tmp_path):
 def test_clients_stand_in_the_order_of_their_edges_and_short_counts_are_filled_up():
     profiles = [profile(9, 0, (3,)), profile(4, 1, (0, 2, 5)), profile(7, 2, (1, 1))]
     found = class_counts(profiles, {"west": [7, 9], "east": [4]}, ("a", "b", "c"))
+    assert class_counts(profiles, {"east": [4]}, ("a", "b", "c", "nobody's")).counts.tolist() == [[0, 2, 5, 0]]
     assert (found.clients, found.edges, found.classes) == ((2, 0, 1), ("west", "west", "east"), ("a", "b", "c"))
     assert found.counts.tolist() == [[1, 1, 0], [3, 0, 0], [0, 2, 5]]
     assert blocks_of(found.edges) == [("west", 0, 2), ("east", 2, 3)]

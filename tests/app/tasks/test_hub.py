@@ -1,6 +1,8 @@
 """Sets of Hugging Face's datasets, written to disk: images, texts and tables."""
 
+import struct
 import sys
+import zlib
 from importlib.util import find_spec
 
 import numpy as np
@@ -18,6 +20,16 @@ from espalier.app.tasks.images import ImageTask
 from espalier.app.wiring.task_of_run import build_task
 
 pytestmark = pytest.mark.skipif(find_spec("datasets") is None, reason="datasets is not installed")
+
+
+def png_of_16_bits():
+    """Return the file of a coloured picture of one pixel."""
+
+    def block(kind, content):
+        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+
+    header, pixel = struct.pack(">IIBBBBB", 1, 1, 16, 2, 0, 0, 0), zlib.compress(bytes([0, 0, 9, 0, 9, 0, 9]))
+    return b"\x89PNG\r\n\x1a\n" + block(b"IHDR", header) + block(b"IDAT", pixel) + block(b"IEND", b"")
 
 
 @pytest.fixture(scope="module")
@@ -41,6 +53,8 @@ def folder(tmp_path_factory):
     images = [Image.fromarray(one) for one in pixels]
     save("images", {"image": images, "label": labels, "writer": [f"w{i % 4}" for i in range(30)]}, label=named)
     np.save(root / "pixels.npy", pixels)
+    deep = {"image": [{"bytes": png_of_16_bits(), "path": None}] * 6, "label": [0, 1] * 3}
+    save("deep", deep, image=datasets.Image())
     save("sizes", {"image": [Image.fromarray(pixels[0]), Image.fromarray(pixels[0, :4])] * 4, "label": [0, 1] * 4})
     colours = [Image.fromarray(pixels[0]), Image.fromarray(np.stack([pixels[1]] * 3, axis=-1))]
     save("colours", {"image": colours * 4, "label": [0, 1] * 4})
@@ -200,6 +214,20 @@ def own_net(num_classes, input_shape, width=3):
     )
 
 
+def grey_net(num_classes, input_shape):
+    assert input_shape == (1, 8, 8)
+    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, num_classes))
+
+
+def test_grey_images_are_sized_and_tried_with_one_channel(folder, monkeypatch):
+    monkeypatch.setattr("espalier.app.tasks.footprint.available_bytes", lambda: 20_000)
+    settings = {"model": f"{__name__}:grey_net", "algorithm": "fedavg", "batch-size": 2}
+    task_of(folder, "arrays", **settings).check_data()
+    monkeypatch.setattr("espalier.app.tasks.footprint.available_bytes", lambda: 4_000)
+    with pytest.raises(UserError, match=r"\(.*images 2,304, a mini-batch"):
+        task_of(folder, "images", **settings).check_data()
+
+
 def bad_net(num_classes):
     return torch.nn.Linear(5, num_classes)
 
@@ -229,6 +257,7 @@ def test_a_model_of_ones_own_gets_the_columns(folder):
         ("table", {"dataset": "hf:~nosuch/x"}, "dataset = '~nosuch/x': allowed is a path; there is no home folder"),
         ("gaps", {}, "data.inputs = 'age': allowed is columns without gaps: row 1 has none"),
         ("table", {"data.label": "ill", "model": "cnn"}, "model = 'cnn': allowed is 'auto' or .*which is a table"),
+        ("deep", {}, r"data.inputs = 'image': allowed is .* 8 bits per channel: row 0 has pixels of mode RGB;16B"),
         ("sizes", {"model": "small-cnn"}, "data.image-size = 0: allowed is a side in pixels .* 8x4 and 8x8"),
         (
             "colours",

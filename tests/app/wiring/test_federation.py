@@ -10,6 +10,7 @@ from espalier.app.client import app as client_app
 from espalier.app.ground.errors import UserError
 from espalier.app.settings.sections import Deploy
 from espalier.app.wiring.federation import assign_edges, gather_clients, gather_devices
+from espalier.app.wiring.one_server import clients_and_edges
 from espalier.sim.in_process_grid import InProcessGrid
 from tests.app.assembling import config_of, engine_of
 
@@ -200,3 +201,10 @@ def test_many_clients_that_joined_have_one_line(caplog):
     assert len(joined(caplog, 20)) == 20
     assert joined(caplog, 21, num_edges=3) == ["21 clients joined (3 edges)"]
     assert joined(caplog, 21, algorithm="fedavg") == ["21 clients joined"]
+
+
+def test_where_clients_are_in_one_process_nobody_waits_for_one_that_has_failed(monkeypatch):
+    monkeypatch.setattr(time, "sleep", lambda seconds: pytest.fail("it waits"))
+    config = config_of(task="tests.app.own_tasks:Untold", algorithm="fedavg", num_clients=3, engine="in-process")
+    with pytest.raises(UserError, match=r"^no profile from clients \[1\]: the log says what they failed on$"):
+        clients_and_edges(config, engine_of(config).grid, None)

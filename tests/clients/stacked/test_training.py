@@ -183,6 +183,16 @@ def test_a_resnet_can_be_stacked_and_runs_as_its_models_do():
     check_stackable(model, torch.zeros(1, 3, 16, 16))
 
 
+def test_dropout_of_images_that_come_in_another_order_than_alone_is_refused():
+    model, example = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Dropout(0.5)), torch.zeros(2, 3, 8, 8)
+    last = example.contiguous(memory_format=torch.channels_last)
+    for one in (example, last):
+        check_stackable(model, one)
+    check_stackable(model, last, travels=True)
+    with pytest.raises(ValueError, match="side by side do not give"):
+        check_stackable(model, example, travels=True)
+
+
 class Mixing(nn.Module):
     """Adds up channels that would be those of other models."""
 
