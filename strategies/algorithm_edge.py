@@ -64,14 +64,15 @@ class AlgorithmEdge(StrategyEdge):
         if self.guard is not None:
             self.guard.begin_round(grid.terms.local_rounds)
         travelling = self._travelling(arrays)
-        self.half.begin(server_round, moved(to_weights(travelling)))
+        start = moved(to_weights(travelling))
+        self.half.begin(server_round, start)
         messages, too_few = self.instructions(server_round, travelling, config, grid)
         if too_few:
             return Update(failures=too_few)
         replies, told = self._take_out(messages, (yield self._with_beside(messages)), travelling)
         screened, failures = self.screened(messages, replies)
         kept, beyond = self.within_bounds(messages, screened)
-        kept, told, too_long = self._told_within_bounds(messages, kept, told)
+        kept, told, too_long = self._told_within_bounds(messages, kept, told, start)
         kept, useless = self._as_averaged(messages, kept, told, travelling, grid)
         update = self.aggregated(server_round, travelling, messages, kept, [*failures, *beyond, *too_long, *useless])
         if update.arrays is None:
@@ -132,12 +133,12 @@ class AlgorithmEdge(StrategyEdge):
         return left, told
 
     def _told_within_bounds(
-        self, messages: Sequence[Message], replies: Sequence[Message], told: Mapping[int, Weights]
+        self, messages: Sequence[Message], replies: Sequence[Message], told: Mapping[int, Weights], start: Weights
     ) -> tuple[list[Message], dict[int, Weights], list[Failure]]:
         """Leave out those whose replies are good, and what they told beside the model is too long."""
         pairs = list(zip(messages, replies, strict=True))
         good = [m.metadata.dst_node_id for m, reply in pairs if not reply.has_error()]
-        kept, faults = self._told.within_bounds({n: told[n] for n in good if n in told})
+        kept, faults = self._told.within_bounds({n: told[n] for n in good if n in told}, start)
         left = [
             Message(Error(REJECTED, fault), reply_to=m) if (fault := faults.get(m.metadata.dst_node_id)) else reply
             for m, reply in pairs

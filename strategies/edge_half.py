@@ -15,6 +15,8 @@ from espalier.clients.shared.statistics import is_statistic
 from espalier.clients.shared.tensor_array import record_by_reference
 from espalier.clients.shared.text import quoted
 
+from .guards.bounds import ABSURD
+from .guards.changes import Arrays, size_of_weights
 from .guards.updates import UpdateGuard, guard_state, load_guard_state
 from .reply_faults import array_fault
 from .state import check_savable, unsavable_attribute
@@ -216,7 +218,7 @@ def averaged_within(
     made = dict(given)
     faults = {n: NO_USE for n in models if n not in made}
     changes = {n: {name: w - start[name] for name, w in own.items()} for n, own in made.items() if own is not models[n]}
-    kept, too_long = guard.within_bounds(changes)
+    kept, too_long = guard.within_bounds(changes, start)
     for node_id, change in changes.items():
         if node_id in too_long:
             del made[node_id]
@@ -251,18 +253,28 @@ class GuardOfTold:
 
     @property
     def _guard(self) -> UpdateGuard | None:
-        if self._own is None and (guard := self._guard_of_edge()) is not None:
+        if (guard := self._guard_of_edge()) is None:
+            return None
+        if self._own is None:
             self._own = UpdateGuard(guard.guard, guard.node_name)
+        self._own.count_nodes(guard.num_nodes)
         return self._own
 
-    def within_bounds(self, told: Mapping[int, Weights]) -> tuple[dict[int, Weights], dict[int, str]]:
-        """Return what is kept of what clients told, and why whose is not."""
-        if self._guard is None:
+    def within_bounds(self, told: Mapping[int, Weights], start: Weights) -> tuple[dict[int, Weights], dict[int, str]]:
+        """Return what is kept of what clients told, who began with the weights `start`, and why whose is not.
+
+        While nothing is known of what is usual, only what is absurd beside these weights is too long: it need not be of
+        their kind.
+        """
+        if (guard := self._guard) is None:
             return dict(told), {}
-        values = {n: {name: tensor.detach().cpu().numpy() for name, tensor in own.items()} for n, own in told.items()}
+        length = size_of_weights(_as_arrays(start)) * (
+            ABSURD / guard.guard.update_norm if guard.guard.update_norm else 1
+        )
+        values = {n: _as_arrays(own) for n, own in told.items()}
         pairs = {n: ({name: np.zeros_like(v) for name, v in own.items()}, own) for n, own in values.items() if own}
         kept, faults = dict(told), {}
-        for node_id, verdict in self._guard.judge(pairs).items():
+        for node_id, verdict in guard.judge(pairs, length=length).items():
             if verdict.instead is None:
                 del kept[node_id]
                 faults[node_id] = f"what it tells beside the model: {verdict.reason}"
@@ -277,3 +289,7 @@ class GuardOfTold:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take back what `state_dict` returned."""
         load_guard_state(self._guard, state)
+
+
+def _as_arrays(weights: Weights) -> Arrays:
+    return {name: tensor.detach().cpu().numpy() for name, tensor in weights.items()}

@@ -70,7 +70,7 @@ class EdgeCorrection(EdgeHalf):
 
     def learn(self, model: Weights, told: Mapping[int, Weights], num_clients: int) -> None:
         """Remember the edge's model, and the mean path of its clients."""
-        paths = {node_id: float(own[PATH]) for node_id, own in told.items() if PATH in own}
+        paths = {node_id: float(own[PATH]) for node_id, own in told.items() if PATH in own and own[PATH] > 0}
         self.path += sum(paths.values()) / max(len(paths), 1)
         self.last, self.informed = model, list(paths)
 

@@ -61,11 +61,11 @@ class UpdateGuard:
         self._rates = Lengths()  # per local round of a plan, or per example
         self._statistics = Lengths()
         self._local_rounds: Mapping[int, int] = {}
-        self._num_nodes = 1
+        self.num_nodes = 1
 
     def count_nodes(self, num_nodes: int) -> None:
         """Take note of how many nodes the edge has, those that take no part in a round included."""
-        self._num_nodes = self.activations.num_nodes = num_nodes
+        self.num_nodes = self.activations.num_nodes = num_nodes
 
     def begin_round(self, local_rounds: Mapping[int, int] | None = None) -> None:
         """Begin a round of the edge.
@@ -83,6 +83,7 @@ class UpdateGuard:
         models: Mapping[int, tuple[Arrays, Arrays]],
         rate: float | None = None,
         examples: Mapping[int, float] | None = None,
+        length: float = 0.0,
     ) -> dict[int, Verdict]:
         """Return what is wrong with the models of a round, by node id; nothing for those that are good.
 
@@ -97,6 +98,8 @@ class UpdateGuard:
             None: models came back. A number: gradients did, which the model goes down at this rate.
         examples : Mapping[int, float], optional (default: None)
             How many examples nodes trained on; None: not known.
+        length : float (default: 0.0)
+            Stands in for the length of what was sent, where that is less.
         """
         if self.guard.mode == "off" or not models:
             return {}
@@ -104,7 +107,7 @@ class UpdateGuard:
         sizes = {key: size_of_weights(sent) for key, sent in distinct.items()}
         changes = {n: change(sent, model, sizes[id(sent)], rate) for n, (sent, model) in models.items()}
         work = self._work(examples or {}, changes)
-        most = self._most(changes, max(sizes.values()), max(map(size_of_statistics, distinct.values())))
+        most = self._most(changes, max(length, *sizes.values()), max(map(size_of_statistics, distinct.values())))
         by_work = self._most_by_work({n: own.length for n, own in changes.items()}, work, max(sizes.values()))
         verdicts = {}
         for node_id, own in changes.items():
@@ -156,11 +159,11 @@ class UpdateGuard:
     def _note(self, accepted: Mapping[int, Change], work: Mapping[int, float], refused: Collection[int]) -> None:
         """Remember the lengths of a round's updates for rounds with few."""
         names, own = [self.node_name(n) for n in refused], {self.node_name(n): c for n, c in accepted.items()}
-        self._lengths.note({name: c.length for name, c in own.items()}, names, self._num_nodes)
-        self._statistics.note({name: c.statistics for name, c in own.items()}, names, self._num_nodes)
+        self._lengths.note({name: c.length for name, c in own.items()}, names, self.num_nodes)
+        self._statistics.note({name: c.statistics for name, c in own.items()}, names, self.num_nodes)
         if work:
             rates = {self.node_name(n): c.length / work[n] for n, c in accepted.items()}
-            self._rates.note(rates, names, self._num_nodes)
+            self._rates.note(rates, names, self.num_nodes)
 
     def keep_within(
         self, instructions: Sequence[Message], replies: Sequence[Message], rate: float | None = None

@@ -101,7 +101,7 @@ class SplitAlgorithm(SplitFedV1):
             told[node_id] = {**outcome.told.get(node_id, {}), **done.told}
             if done.kept is not None and done.is_of_use:
                 self._kept[node_id] = on_cpu(dict(done.kept))
-        self._heard, faults = self._told.within_bounds(told)
+        self._heard, faults = self._told.within_bounds(told, start)
         good = {n: model for n, model in models.items() if n not in faults}
         gathered = Gathered.of(start, good, self._heard, outcome.num_examples, grid.num_clients)
         averaged, useless = averaged_within(self.half, gathered, self._averaged)

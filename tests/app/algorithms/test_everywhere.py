@@ -122,19 +122,6 @@ def test_flwr_run_gives_the_same_bits(algorithm, plain, tmp_path):
 def test_lies_beside_the_model_are_left_out_by_name(tmp_path):
     """What a client tells the edge's half is held against the model, and against what others tell."""
     config = config_of(algorithm="scaffold", num_clients=4, local_epochs=1, batches_per_epoch=2)
-
-    def lying(how):
-        app = make_client_app(client_task)
-
-        def answer(message, context):
-            reply = app(message, context)
-            if context.node_config["partition-id"] == 2 and "client-half" in reply.content:
-                told = reply.content["client-half"].to_torch_state_dict()
-                reply.content["client-half"] = ArrayRecord(how(told))
-            return reply
-
-        return answer
-
     lies = {
         "holds NaN or Inf": lambda told: {name: w * torch.nan for name, w in told.items()},
         "has shape": lambda told: {name: w[:1] for name, w in told.items()},
@@ -142,12 +129,47 @@ def test_lies_beside_the_model_are_left_out_by_name(tmp_path):
         "what it tells beside the model": lambda told: {name: w * 1e15 for name, w in told.items()},
     }
     for reason, how in lies.items():
-        grid = engine_of(config, client_app=lying(how)).grid
-        federation = federation_of(config, grid)
-        start = ArrayRecord(build_task(config).new_model().state_dict())
-        (outcome,) = federation.hierarchical.rounds(grid, start, 1)
-        (edge,) = outcome.edges.values()
-        (failure,) = edge.updates[0].failures
-        assert federation.client_of[failure.node_id] == 2
-        assert reason in failure.reason
-        assert len(edge.updates[0].participants) == 3
+        ((participants, failures),) = rounds_with_a_liar(config, 2, how, 1)
+        assert [client for client, _ in failures] == [2]
+        assert reason in failures[0][1]
+        assert participants == 3
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "lie"), [("scaffold", 1e12), ("fednova", 1e-12), ("hsfl-scaffold", 1e12)], ids=lambda one: str(one)
+)
+@pytest.mark.parametrize("norm", [0.0, 10.0], ids=["absurd", "bounded"])
+def test_of_two_who_tell_something_the_liar_is_left_out_before_anything_is_known(algorithm, lie, norm):
+    settings = {"num_clients": 2, "local_epochs": 1, "batches_per_epoch": 2, "guard_update_norm": norm}
+    settings |= {"num_edges": 1, "split_execution": "messages"} if algorithm.startswith("hsfl") else {}
+    config = config_of(algorithm=algorithm, **settings)
+
+    def how(told):
+        return {name: torch.full_like(w, lie) for name, w in told.items()}
+
+    for participants, failures in rounds_with_a_liar(config, 0, how, 2):
+        assert [client for client, _ in failures] == [0]
+        assert "what it tells beside the model: its update is" in failures[0][1]
+        assert participants == 1
+
+
+def rounds_with_a_liar(config, liar, how, num_rounds):
+    """Return how many trained in each round of an edge, and who was left out for what, where one client's told lies."""
+    app = make_client_app(client_task)
+
+    def answer(message, context):
+        reply = app(message, context)
+        if context.node_config["partition-id"] == liar and "client-half" in reply.content:
+            told = reply.content["client-half"].to_torch_state_dict()
+            reply.content["client-half"] = ArrayRecord(how(told))
+        return reply
+
+    grid = engine_of(config, client_app=answer).grid
+    federation = federation_of(config, grid)
+    start = ArrayRecord(build_task(config).new_model().state_dict())
+    found = []
+    for outcome in federation.hierarchical.rounds(grid, start, num_rounds):
+        ((update,),) = (edge.updates for edge in outcome.edges.values())
+        failures = [(federation.client_of[failure.node_id], failure.reason) for failure in update.failures]
+        found.append((len(update.participants), failures))
+    return found

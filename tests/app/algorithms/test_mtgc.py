@@ -93,6 +93,14 @@ def test_an_edge_learns_its_correction_from_its_own_last_model():
     assert edge.sent(7)["w"].tolist() == [1, 1]
 
 
+def test_a_client_that_tells_a_path_backwards_makes_no_correction_larger():
+    edge, told = EdgeCorrection(edge_rounds=1), {7: {"mtgc-path": torch.tensor(0.5)}, 8: {"mtgc-path": -0.4999999}}
+    edge.begin(1, {"w": torch.zeros(2)})
+    edge.learn({"w": torch.ones(2)}, told, 2)
+    edge.begin(2, {"w": torch.zeros(2)})
+    assert edge.sent(7)["w"].tolist() == [2, 2]  # (1 - 0) / 0.5
+
+
 def test_one_group_has_no_correction_to_the_cloud():
     edge = EdgeCorrection(edge_rounds=2)
     start = {"w": torch.zeros(2)}
