@@ -158,7 +158,7 @@ def step(
     """Return the model after eq. 15, summed in the order of `gradients`.
 
     What has no gradient is not divided by p_sc, which would carry it beyond what any client has: statistics, such as
-    BatchNorm's variances, and integers, which move by their mean difference.
+    BatchNorm's variances, integers, which move by their mean difference, and truth values, which change as most do.
     """
     result = ArrayRecord()
     for name, array in arrays.items():
@@ -168,5 +168,6 @@ def step(
         exact = weights if weights.is_floating_point() else weights.double()
         total = sum(torch.from_numpy(gradient[name].numpy()).to(exact.dtype) for gradient in gradients)
         moved = exact - rate / num_clients * total
+        moved = moved.abs() if weights.dtype == torch.bool else moved  # 0 becomes 1 where all say that it changed
         result[name] = Array((moved if weights.is_floating_point() else moved.round().to(weights.dtype)).numpy())
     return with_possible_variances(result)

@@ -8,7 +8,7 @@ from flwr.serverapp.strategy import Strategy
 
 from .edge_base import EdgeRounds
 from .edges import EdgeDecorator, idle
-from .exchange import UNREACHABLE, Exchanges, answered, without_results
+from .exchange import DROPPED_OUT, UNREACHABLE, Exchanges, answered, without_results
 from .outcomes import Update
 from .views import MemberGrid
 
@@ -56,4 +56,4 @@ class Available(EdgeDecorator):
 def _without(messages: list[Message], gone: set[int]) -> Exchanges[list[Message]]:
     """Pass an exchange on; the results of those who are gone don't arrive."""
     replies = yield messages
-    return without_results(messages, replies, gone, Error(UNREACHABLE, "it dropped out before it answered"))
+    return without_results(messages, replies, gone, Error(UNREACHABLE, DROPPED_OUT))

@@ -66,6 +66,7 @@ UNREACHABLE = 1001
 LATE = 1002
 # How the reasons of late results begin, by which reports know them again: see `is_late`.
 NO_REPLY, NO_RESULT, ARRIVED_LATE = "no reply before", "no result within", "its result arrived after"
+DROPPED_OUT = "it dropped out before it answered"
 REJECTED = 1003
 EDGE_FAILED = 1004
 UNUSABLE = 1005

@@ -7,7 +7,7 @@ from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from logging import INFO, WARNING, getLogger
-from numbers import Integral
+from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
@@ -157,6 +157,14 @@ class Hierarchical(Edge):
         _check_whole("evaluate_every", evaluate_every, 0)
         if not (guard is None or isinstance(guard, Guard)):
             raise ValueError(f"guard is {guard!r}: it must be an espalier.strategies.Guard")
+        if not (seed is None or (isinstance(seed, Integral) and not isinstance(seed, bool))):
+            raise ValueError(f"seed is {seed!r}: it must be a whole number, or None")
+        if not (isinstance(poll_seconds, Real) and poll_seconds >= 0):
+            raise ValueError(f"poll_seconds is {poll_seconds!r}: it must be a number of 0 or more")
+        if not callable(node_name):
+            raise ValueError(f"node_name is {node_name!r}: it must be a function of a node id")
+        if not (uplinks is None or hasattr(uplinks, "carried")):
+            raise ValueError(f"uplinks is {uplinks!r}: it must be an espalier.strategies.compression.Uplinks")
         self.cloud = cloud
         self.topology = checked_topology(topology)
         self.edge_rounds = edge_rounds
@@ -222,6 +230,7 @@ class Hierarchical(Edge):
         train_config, evaluate_config : ConfigRecord, optional (default: None)
             Sent along with every instruction to train, or to evaluate.
         """
+        _check_model(initial_arrays)
         train_config, evaluate_config = train_config or ConfigRecord(), evaluate_config or ConfigRecord()
         arrays = initial_arrays
         self.regroup(min(first_round, num_rounds))  # a run resumed after its last round knows where everybody is
@@ -341,6 +350,7 @@ class Hierarchical(Edge):
         last. The result is then that of a run of so many rounds: a model that `evaluate_every` has passed over is
         evaluated on the nodes.
         """
+        _check_model(initial_arrays)
         log_start(type(self).__name__, num_rounds, initial_arrays)
         self.summary()
         rounds = self.rounds(
@@ -630,6 +640,12 @@ class Hierarchical(Edge):
 def _check_whole(name: str, value: object, least: int) -> None:
     if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
         raise ValueError(f"{name} is {value!r}: it must be a whole number of {least} or more")
+
+
+def _check_model(arrays: object) -> None:
+    if not isinstance(arrays, ArrayRecord):
+        allowed = "an ArrayRecord, such as ArrayRecord(model.state_dict())"
+        raise ValueError(f"initial_arrays is a {type(arrays).__name__}: it must be {allowed}")
 
 
 def _run(conversations: Conversations, conversation: Exchanges[Any], when: str) -> Any:

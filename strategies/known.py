@@ -105,8 +105,9 @@ def _checked_reply(
     for name, record in records_in(reply.content, MetricRecord).items():
         count = number_of(record.get(NUM_EXAMPLES))
         if count is not None and count > most(node_id):
-            told = quoted(record[NUM_EXAMPLES])
-            return _refused(message, f"it says {told} examples, its profile said {most(node_id)}")
+            told, known = quoted(record[NUM_EXAMPLES]), most(node_id)
+            hint = "" if known else "; profile_reply takes num_train_examples and num_test_examples"
+            return _refused(message, f"it says {told} examples, its profile said {known}{hint}")
         if asked is not None:
             if missing := sorted(name for name in asked if number_of(record.get(name)) is None):
                 return _refused(

@@ -9,9 +9,13 @@ from espalier.clients.shared.cut import as_blocks
 
 
 def head_names(model: nn.Module) -> list[str]:
-    """Return the names of the weights of a model's last block."""
-    name, head = list(as_blocks(model).named_children())[-1]
-    return [f"{name}.{key}" for key in head.state_dict()]
+    """Return the names of the weights of a model's last block; ValueError if it has none, or there are no blocks."""
+    names = [
+        f"{name}.{key}" for name, block in list(as_blocks(model).named_children())[-1:] for key in block.state_dict()
+    ]
+    if not names:
+        raise ValueError("a model whose last block, the head, has weights")
+    return names
 
 
 FEDPER_CLIENT = ClientHalf(stays=head_names)

@@ -44,7 +44,10 @@ def edge_of_halves(
 
 def check_names_that_stay(algorithm: Algorithm, model: nn.Module) -> None:
     """Raise UserError where the clients' half keeps weights that the model has not, or that travel by another name."""
-    stays, state = algorithm.client.stays(model), model.state_dict()
+    try:
+        stays, state = algorithm.client.stays(model), model.state_dict()
+    except ValueError as error:
+        raise bad_value("algorithm", algorithm.text, f"another one, or {error}") from None
     if unknown := [name for name in stays if name not in state]:
         allowed = f"one whose ClientHalf.stays names weights of the model, not {unknown[0]!r}"
         raise bad_value("algorithm", algorithm.text, allowed)

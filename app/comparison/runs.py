@@ -14,7 +14,7 @@ from espalier.app.ground.figures import is_figure
 from espalier.app.reports.folder import ResultsFolder, damaged
 from espalier.app.reports.initial import initial_figures_of
 from espalier.app.reports.made_by import MAKER, makers_of
-from espalier.app.reports.metrics import NOBODY_TRAINED, lacks_figures, why_no_model
+from espalier.app.reports.metrics import lacks_figures, nobody_could_train, why_no_model
 from espalier.app.reports.owner import is_owned
 from espalier.app.reports.saved import saved_config
 from espalier.app.reports.stopping import SoFar
@@ -77,10 +77,9 @@ def _lines_of_all_rounds(folder: ResultsFolder) -> list[dict[str, Any]]:
 
 def _why_no_model(path: Path, lines: Sequence[Mapping[str, Any]]) -> str:
     """Return why a run gave no model; nothing where it gave one, or nobody had to train."""
-    why = why_no_model(lines)
     # A run with plans writes the world.
-    nobody_has_to = why == NOBODY_TRAINED and (saved_config(path).may_train_nobody or (path / "world.json").exists())
-    return "" if nobody_has_to else why
+    may_train_nobody = saved_config(path).may_train_nobody or (path / "world.json").exists()
+    return "" if may_train_nobody and nobody_could_train(lines) else why_no_model(lines)
 
 
 def _is_written(path: Path) -> bool:

@@ -45,7 +45,8 @@ RATES, PULLS, MOMENTUMS = (
     ("proximal_mu", "q", "tau"),
     ("server_momentum", "beta_1", "beta_2"),
 )
-COUNTS = ("num_malicious_nodes",)
+# By their least.
+COUNTS = {"num_malicious_nodes": 0, "num_nodes_to_select": 1}
 STRATEGY_ALLOWED = "a subclass of flwr.serverapp.strategy.Strategy, or a function that returns a strategy"
 KINDS = {float: "a number", int: "an integer", str: "a string"}
 
@@ -116,8 +117,8 @@ class StrategySpec(ObjectSpec):
                 raise bad_value(self.key, self.text, f"a number >= 0 for {name}")
             if not self.module and name in MOMENTUMS and not 0 <= value < 1:
                 raise bad_value(self.key, self.text, f"a number >= 0 and < 1 for {name}")
-            if name in COUNTS and not value >= 0:
-                raise bad_value(self.key, self.text, f"an integer >= 0 for {name}")
+            if name in COUNTS and not value >= COUNTS[name]:
+                raise bad_value(self.key, self.text, f"an integer >= {COUNTS[name]} for {name}")
         given = dict(self.parameters)
         if missing := [name for name, p in known.items() if p.default is p.empty and name not in given]:
             example = f"{self.name}({', '.join(f'{name}=...' for name in (*given, *missing))})"

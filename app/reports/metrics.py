@@ -14,6 +14,7 @@ from espalier.app.meters.seconds import OfEdge
 from espalier.app.reports.best import best_line
 from espalier.clients.messages.train import ACCURACY, LOSS, NUM_EXAMPLES, NUM_VALIDATION, PERSONAL, TOP, VALIDATION
 from espalier.strategies import Evaluation, Failure, Round
+from espalier.strategies.exchange import ARRIVED_LATE, DROPPED_OUT
 from espalier.strategies.split import Personalised
 
 Line = dict[str, Any]
@@ -146,6 +147,14 @@ def why_no_model(lines: Sequence[Mapping[str, Any]]) -> str:
         return NOBODY_TRAINED
     rounds = [line for line in lines if line["scope"] == "global"]
     return "" if any(not line.get("made_no_model") for line in rounds) else "the cloud made no model"
+
+
+def nobody_could_train(lines: Sequence[Mapping[str, Any]]) -> bool:
+    """Return whether no client trained for no fault of one: plans left nobody, all were away, dropped out or late."""
+    faults = (own for line in lines if line["scope"] == "edge" for own in line["failures"])
+    of_training = (own["reason"] for own in faults if own["client"] is not None and "evaluation" not in own)
+    excused = all(reason.startswith((ARRIVED_LATE, DROPPED_OUT)) for reason in of_training)
+    return excused and not any(line.get("trained") for line in lines)
 
 
 def failures_of(line: Mapping[str, Any]) -> Sequence[Line]:

@@ -19,7 +19,7 @@ from espalier.app.ground.errors import UserError
 from espalier.app.ground.memory import keep_memory
 from espalier.app.reports.folder import ResultsFolder, RunTitle, refuse_unwritable, refuse_used
 from espalier.app.reports.made_by import note_made_by
-from espalier.app.reports.metrics import NOBODY_TRAINED, why_no_model
+from espalier.app.reports.metrics import nobody_could_train, why_no_model
 from espalier.app.reports.observers import BestRound
 from espalier.app.reports.run_state import RunState
 from espalier.app.reports.tracker import load_trackers
@@ -172,9 +172,10 @@ def run(config: RunConfig, engine: Engine, progress: ProgressDisplay, results_pa
                     carry_out(checked, state, progress)
             except (UnfitStateError, EdgeFailed) as error:  # an edge may have to wait for its first request
                 raise folder.other_state(str(error)) from error
-        if why := why_no_model(folder.read_metrics()):
+        lines = folder.read_metrics()
+        if why := why_no_model(lines):
             message = f"{folder.path}: {why} in any round; metrics.jsonl has the reasons"
-            if not (why == NOBODY_TRAINED and config.may_train_nobody):
+            if not (config.may_train_nobody and nobody_could_train(lines)):
                 raise UserError(message)
             logger.warning(message)
         return folder.path

@@ -47,10 +47,13 @@ def accumulated_reply(message: Message, result: LocalResult) -> Message:
     """Return the reply that holds the sum of all steps' gradients.
 
     With plain SGD this sum is the difference of the weights over the learning rate, and so it is computed. Integers,
-    such as BatchNorm's counters, are sent as the plain difference.
+    such as BatchNorm's counters, are sent as the plain difference, and truth values as whether they changed.
     """
     before, gradient = to_weights(result.instruction.arrays), {}
     for name, after in result.weights.items():
+        if after.dtype == torch.bool:
+            gradient[name] = before[name] ^ after.cpu()
+            continue
         rate = result.training.learning_rate if after.is_floating_point() else 1
         gradient[name] = ((before[name] - after.cpu()) / rate).to(after.dtype)
     content = AccumulatedGradient(to_record(gradient), result.loss, result.num_examples).to_content()

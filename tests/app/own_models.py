@@ -33,6 +33,43 @@ def dropping(num_classes, input_shape):
     )
 
 
+def log_outputs(num_classes, input_shape):
+    channels, height, width = input_shape
+    return nn.Sequential(nn.Flatten(), nn.Linear(channels * height * width, num_classes), nn.LogSoftmax(1))
+
+
+class OneLayer(nn.Linear):
+    """Flattens its images by itself, so it has no blocks."""
+
+    def forward(self, images):
+        return super().forward(images.flatten(1))
+
+
+def one_layer(num_classes, input_shape):
+    channels, height, width = input_shape
+    return OneLayer(channels * height * width, num_classes)
+
+
+class Masked(nn.Module):
+    """Has truth values, of which training turns one."""
+
+    def __init__(self, num_classes, size):
+        super().__init__()
+        self.head = nn.Linear(size, num_classes)
+        self.register_buffer("mask", torch.ones(size, dtype=torch.bool))
+        self.register_buffer("trained", torch.tensor(False))
+
+    def forward(self, images):
+        if self.training:
+            self.trained.fill_(True)
+        return self.head(images.flatten(1) * self.mask)
+
+
+def masked(num_classes, input_shape):
+    channels, height, width = input_shape
+    return Masked(num_classes, channels * height * width)
+
+
 def grey_alone(num_classes):
     return nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.LazyLinear(num_classes))
 

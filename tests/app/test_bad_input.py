@@ -138,6 +138,11 @@ def test_a_full_disk_is_named_and_what_is_anothers_fault_is_not_laid_on_it(tmp_p
             ["edge-strategy", "or more clients: Bulyan needs the replies of 11, there are 8"],
         ),
         (
+            "algorithm=fedavg cloud-strategy=Bulyan participation=0.25",
+            ["cloud-strategy = 'Bulyan'", "more clients in a round: Bulyan needs the replies of 3, there are 2"],
+        ),
+        ("edge-strategy=MultiKrum(num_nodes_to_select=0)", ["an integer >= 1 for num_nodes_to_select"]),
+        (
             "algorithm=scaffold cloud-strategy=FedAdam",
             ["cloud-strategy = 'FedAdam'", "scaffold without edges averages by edge-strategy alone"],
         ),
@@ -212,8 +217,9 @@ def test_a_folder_that_holds_anything_is_not_written_to(capsys, tmp_path, folder
         assert {p.name: p.stat().st_mtime_ns for p in path.iterdir()} == before
 
 
-def test_a_run_in_which_nobody_trained_says_so(capsys, tmp_path):
-    short = ["global-rounds=2", "num-clients=2", "batches-per-epoch=2"]
+@pytest.mark.parametrize("settings", [[], ["selection=resource-aware"], ["availability.mode=markov"]], ids=str)
+def test_a_run_in_which_nobody_trained_says_so(capsys, tmp_path, settings):
+    short = ["global-rounds=2", "num-clients=2", "num-edges=1", "batches-per-epoch=2", *settings]
     assert main(["learning-rate=1e30", *short, f'output-dir="{tmp_path / "run"}"']) == 2
     line = capsys.readouterr().err
     assert line.count("\n") == 1

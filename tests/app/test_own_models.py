@@ -48,6 +48,14 @@ def test_clients_side_by_side_drop_the_units_of_images_that_each_drops_alone(tmp
         torch.testing.assert_close(stacked[name], values, rtol=0, atol=1e-6)
 
 
+@pytest.mark.parametrize("algorithm", ["h-fedavg", "h-fedavg-m2", "rawhfl"])
+def test_truth_values_of_a_model_are_those_that_most_clients_have(tmp_path, algorithm):
+    settings = SMALL | {"algorithm": algorithm, "model": own("masked"), "num_edges": 2}
+    trained = weights(run_app(tmp_path / "run", **settings, selected_per_edge=2))
+    assert trained["mask"].all()
+    assert trained["trained"]
+
+
 def test_any_module_trains_whole_and_its_name_is_kept_with_its_arguments(tmp_path):
     folder = run_app(tmp_path / "run", **SMALL, model=own("linear(outputs=10)"))
     assert {name: tuple(w.shape) for name, w in weights(folder).items()} == {

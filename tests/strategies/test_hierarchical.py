@@ -28,6 +28,7 @@ from flwr.serverapp.strategy import (
 
 from espalier.sim.in_process_grid import InProcessGrid
 from espalier.strategies import EdgeOutcome, Hierarchical, StrategyEdge, Update, ask_profiles
+from espalier.strategies.edge_laws import plain_client
 from espalier.strategies.exchange import Beside, Until
 from espalier.strategies.views import MemberGrid
 from tests.strategies.toys import (
@@ -491,6 +492,15 @@ def test_a_run_is_asked_to_stop_when_flower_asks():
         ({"a": [1, 2]}, FedAvg, {"edge_rounds": 1.5}, "edge_rounds is 1.5: it must be a whole number of 1 or more"),
         ({"a": [1, 2]}, FedAvg, {"evaluate_every": -1}, "evaluate_every is -1: it must be a whole number of 0 or more"),
         ({"a": [1, 2]}, FedAvg, {"guard": 10}, "guard is 10: it must be an espalier.strategies.Guard"),
+        ({"a": [1, 2]}, FedAvg, {"seed": 1.5}, "seed is 1.5: it must be a whole number, or None"),
+        ({"a": [1, 2]}, FedAvg, {"poll_seconds": -1}, "poll_seconds is -1: it must be a number of 0 or more"),
+        ({"a": [1, 2]}, FedAvg, {"node_name": {}}, "node_name is {}: it must be a function of a node id"),
+        (
+            {"a": [1, 2]},
+            FedAvg,
+            {"uplinks": "int8"},
+            "uplinks is 'int8': it must be an espalier.strategies.compression",
+        ),
         ([1, 2], FedAvg, {}, "the topology is a list: it must be node ids by the names of edges"),
         (
             {"a": [1, 2]},
@@ -504,6 +514,13 @@ def test_a_run_is_asked_to_stop_when_flower_asks():
 def test_what_cannot_work_is_refused(topology, make_edge, options, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         Hierarchical(FedAvg(**ANY), lambda name, size: make_edge(), topology, **options)
+
+
+def test_a_model_that_is_no_record_is_refused():
+    hierarchical = Hierarchical(FedAvg(**ANY), lambda name, size: FedAvg(**ANY), {"a": [1, 2]})
+    for begin in (hierarchical.start, lambda *what: next(hierarchical.rounds(*what, num_rounds=1))):
+        with pytest.raises(ValueError, match="initial_arrays is a dict: it must be an ArrayRecord, such as"):
+            begin(InProcessGrid(plain_client, 2), {})
 
 
 @pytest.mark.parametrize(

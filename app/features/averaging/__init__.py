@@ -2,7 +2,7 @@
 
 from flwr.serverapp.strategy import Bulyan, FedProx, MultiKrum
 
-from espalier.app.algorithms.algorithm import Algorithm
+from espalier.app.algorithms.algorithm import ONE_NODE, Algorithm
 from espalier.app.algorithms.registry import ALGORITHMS
 from espalier.app.features.case import Case
 from espalier.app.features.feature import Feature, Unused
@@ -45,7 +45,8 @@ def check_strategies(case: Case) -> None:
         raise bad_value("participation", case.federation.participation, allowed)
     if not (case.on_devices or case.out_of_step):  # devices may name their edge, asynchronous tiers have own checks
         for spec, replies, senders in _replies_of_tiers(case):
-            _check_enough_replies(spec, replies, senders)
+            asked = _asked(case, spec, replies)
+            _check_enough_replies(spec, asked, f"{senders} in a round" if asked < replies else senders)
 
 
 def _trains_plainly(algorithm: Algorithm) -> bool:
@@ -69,19 +70,26 @@ def _replies_of_tiers(case: Case) -> list[tuple[StrategySpec, int, str]]:
     return [(own.cloud_strategy, case.edges, "edges"), (own.edge_strategy, of_an_edge, "clients of an edge")]
 
 
+def _asked(case: Case, spec: StrategySpec, replies: int) -> int:
+    """Return how many of those who can reply a strategy asks in a round."""
+    if spec.key != case.algorithm.strategy_key or case.rule:
+        return replies
+    least = getattr(spec.build(ONE_NODE), "min_train_nodes", 1)
+    return min(replies, max(least, sample_size(replies, case.federation.participation)))
+
+
 def falls_short(case: Case) -> dict[str, str]:
     """Return the keys of strategies that withstand fewer malicious nodes than they are told of, with the reasons."""
     reasons: dict[str, str] = {}
-    share, sampled, here = case.federation.participation, case.algorithm.strategy_key, case.strategies_here
+    here = case.strategies_here
     for spec, replies, senders in _replies_of_tiers(case):
-        if spec in here and (needed := replies_to_be_robust(spec.build({}))):
-            asked = sample_size(replies, share) if spec.key == sampled else replies
-            if asked < needed:
-                most = max(0, (asked - 3) // 2)
-                reasons[spec.key] = (
-                    f"to withstand so many malicious nodes {spec.name} needs {needed} replies, and gets those of "
-                    f"{asked} {senders}; with them num_malicious_nodes is at most {most}"
-                )
+        needed = replies_to_be_robust(spec.build({})) if spec in here else 0
+        if (asked := _asked(case, spec, replies)) < needed:
+            most = max(0, (asked - 3) // 2)
+            reasons[spec.key] = (
+                f"to withstand so many malicious nodes {spec.name} needs {needed} replies, and gets those of "
+                f"{asked} {senders}; with them num_malicious_nodes is at most {most}"
+            )
     return reasons
 
 

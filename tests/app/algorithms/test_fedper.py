@@ -8,6 +8,7 @@ from torch import nn
 
 from espalier.app.algorithms.algorithm import ONE_NODE
 from espalier.app.algorithms.fedper import FEDPER, head_names
+from espalier.app.command_line import main
 from espalier.clients.half import PLAIN
 from espalier.clients.memory import OWN_WEIGHTS
 from espalier.strategies import AlgorithmEdge
@@ -30,6 +31,15 @@ AVERAGED = replace(
 def test_the_head_is_the_last_block():
     model = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
     assert head_names(model) == ["2.weight", "2.bias"]
+
+
+@pytest.mark.parametrize("algorithm", ["fedper", "fedrep", "fedbabu"])
+@pytest.mark.parametrize("model", ["log_outputs", "one_layer"])
+def test_a_model_without_a_head_is_refused(algorithm, model, tmp_path, capsys):
+    settings = [f"algorithm={algorithm}", f"model=tests.app.own_models:{model}", f"output-dir={tmp_path / 'run'}"]
+    assert main(settings) == 2
+    allowed = "allowed is another one, or a model whose last block, the head, has weights"
+    assert capsys.readouterr().err == f"error: algorithm = '{algorithm}': {allowed}\n"
 
 
 @pytest.mark.parametrize("tiers", [{}, TWO], ids=["one tier", "two tiers"])
