@@ -120,6 +120,8 @@ def carry_out(checked: CheckedRun, state: RunState | None, progress: ProgressDis
         check_stop(config.stop, names_of_figures(lines))
         for part in federation.parts:
             part.go_on_from(lines)
+        for watcher in checked.watchers:
+            watcher.go_on_from(lines)
     so_far = SoFar.of(lines)
     arrays = train(
         checked.engine,
