@@ -7,7 +7,7 @@ from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from logging import INFO, WARNING, getLogger
-from numbers import Integral, Real
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -159,7 +159,7 @@ class Hierarchical(Edge):
             raise ValueError(f"guard is {guard!r}: it must be an espalier.strategies.Guard")
         if not (seed is None or (isinstance(seed, Integral) and not isinstance(seed, bool))):
             raise ValueError(f"seed is {seed!r}: it must be a whole number, or None")
-        if not (isinstance(poll_seconds, Real) and poll_seconds >= 0):
+        if not (isinstance(poll_seconds, int | float) and poll_seconds >= 0):
             raise ValueError(f"poll_seconds is {poll_seconds!r}: it must be a number of 0 or more")
         if not callable(node_name):
             raise ValueError(f"node_name is {node_name!r}: it must be a function of a node id")

@@ -138,6 +138,9 @@ class Watcher(Protocol):
     def lines_over(self, lines: Sequence[Line]) -> None:
         """Notice lines that were written together: those of a round, or of an edge host's answer."""
 
+    def go_on_from(self, lines: Sequence[Line]) -> None:
+        """Notice the lines of the rounds before, where a run goes on."""
+
 
 class Part:
     """What a feature puts into a run; each method that a feature does without does nothing."""

@@ -4,6 +4,7 @@ import ipaddress
 import re
 import socket
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from hmac import compare_digest
 from http import HTTPStatus
@@ -125,6 +126,11 @@ class Handler(BaseHTTPRequestHandler):
     server_version = "espalier"
     sys_version = ""
 
+    def handle(self) -> None:
+        """Answer what a browser asks; one that has gone needs no answer, and nobody a line of it."""
+        with suppress(ConnectionError):
+            super().handle()
+
     def do_GET(self) -> None:
         """Answer with the page, or its data."""
         if not self._is_known_host():
@@ -169,8 +175,8 @@ class Handler(BaseHTTPRequestHandler):
         if status != HTTPStatus.NO_CONTENT:
             self.send_header("Content-Type", f"{kind}; charset=utf-8")
             self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
         try:
+            self.end_headers()
             self.wfile.write(body)
         except OSError:  # the browser has gone
             self.close_connection = True

@@ -234,6 +234,8 @@ class StateSaver:
         Client numbers by edge.
     settings : Mapping[str, Any]
         Those that a resumed run must not change, by key.
+    files : Mapping[str, str]
+        Hashes of the files that it must not change either, by the keys that name them.
     best : BestRound, optional (default: None)
         Told of the round before; None where nothing is held back.
     """
@@ -245,6 +247,7 @@ class StateSaver:
     fingerprint: str
     edges: Mapping[str, Sequence[int]]
     settings: Mapping[str, Any]
+    files: Mapping[str, str]
     best: BestRound | None = None
 
     def round_over(self, report: RoundReport) -> None:
@@ -264,6 +267,7 @@ class StateSaver:
                 world=self.world.state_dict() if self.world else {},
                 best=self.best.state_dict() if self.best else {},
                 settings=dict(self.settings),
+                files=dict(self.files),
                 lines=self.folder.num_lines,
             )
         )

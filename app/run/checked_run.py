@@ -11,6 +11,7 @@ from torch import nn
 
 from espalier.app.algorithms.split_edges import check_cuts
 from espalier.app.config.run_config import RunConfig
+from espalier.app.config.unused import unused_keys
 from espalier.app.engines.engine import Engine
 from espalier.app.features.feature import Part, Watcher
 from espalier.app.ground.strategy_spec import StrategySpec
@@ -36,7 +37,7 @@ from espalier.app.reports.stopping import SoFar, StopRule, check_stop
 from espalier.app.reports.titles import picture_title
 from espalier.app.reports.tracker import Tracking
 from espalier.app.run.ledger import ledger_of
-from espalier.app.run.resume import fingerprint_of
+from espalier.app.run.resume import file_hashes, fingerprint_of
 from espalier.app.run.rounds import train
 from espalier.app.settings.sections import Split, Stop, TrainSettings
 from espalier.app.tasks.common import compute_device
@@ -121,6 +122,8 @@ def carry_out(checked: CheckedRun, state: RunState | None, progress: ProgressDis
         check_stop(config.stop, names_of_figures(lines))
         for part in federation.parts:
             part.go_on_from(lines)
+        for watcher in checked.watchers:
+            watcher.go_on_from(lines)
     so_far = SoFar.of(lines)
     arrays = train(
         checked.engine,
@@ -217,7 +220,9 @@ def _observers_of(checked: CheckedRun, closed_form: Mapping[str, float] | None, 
         observers.append(checked.best)
     hierarchical, world, data = federation.hierarchical, federation.world, fingerprint_of(checked.task, config.data)
     settings, edges = fixed_settings(config.as_dict()), {name: as_block(own) for name, own in federation.edges.items()}
-    observers.append(StateSaver(folder, hierarchical, checked.engine, world, data, edges, settings, checked.best))
+    files = file_hashes(config.as_dict(), unused_keys(config))
+    saver = StateSaver(folder, hierarchical, checked.engine, world, data, edges, settings, files, checked.best)
+    observers.append(saver)
     return observers
 
 

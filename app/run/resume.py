@@ -2,20 +2,26 @@
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
 import torch
 from flwr.app import ArrayRecord
 
+from espalier.app.config.keys import keys_tagged
 from espalier.app.engines.engine import Engine
 from espalier.app.ground.errors import UserError, bad_value
 from espalier.app.ground.object_spec import FLOWER, error_line
+from espalier.app.ground.regular_files import open_to_read
 from espalier.app.planning.world import PlannedWorld
 from espalier.app.reports.best import best_line
 from espalier.app.reports.folder import ResultsFolder, changed_setting
 from espalier.app.reports.observers import BestRound
 from espalier.app.reports.run_state import RunState
+from espalier.app.settings.section import Tag
 from espalier.app.settings.sections import Data
+from espalier.app.settings.values import read_csv
 from espalier.app.tasks.task import Task
 from espalier.sim.simulated_grid import GridLost
 from espalier.strategies import Hierarchical, Round
@@ -52,10 +58,35 @@ def fingerprint_of(task: Task, data: Data) -> str:
     return task.data_fingerprint() + (SHUFFLED if data.partition.module == FLOWER else "")
 
 
+def file_hashes(settings: Mapping[str, Any], unused: Collection[str]) -> dict[str, str]:
+    """Return a hash of what each file holds that a run goes by all along, by the keys that name them.
+
+    Parameters
+    ----------
+    settings : Mapping[str, Any]
+        All of them, by key.
+    unused : Collection[str]
+        Keys that the run has no use for: there may be no such file.
+
+    Raises
+    ------
+    UserError
+        If a file can't be read.
+    """
+    keys = sorted(keys_tagged(Tag.CONTENT).difference(unused))
+    return {key: read_csv(key, settings[key], "", _hash_of) for key in keys if settings[key]}
+
+
+def _hash_of(path: Path) -> str:
+    with open_to_read(path) as file:
+        return sha256(file.read()).hexdigest()
+
+
 def resumable_state(
     folder: ResultsFolder,
     *,
     data_fingerprint: str,
+    files: Mapping[str, str],
     settings: Mapping[str, Any],
     defaults: Mapping[str, Any],
     weights: ArrayRecord,
@@ -68,6 +99,8 @@ def resumable_state(
         The run's.
     data_fingerprint : str
         Of its data as they are now.
+    files : Mapping[str, str]
+        What `file_hashes` returns now.
     settings : Mapping[str, Any]
         Those to go on with, by key.
     defaults : Mapping[str, Any]
@@ -86,6 +119,8 @@ def resumable_state(
     if state.settings and (key := changed_setting(settings, made_with := {**defaults, **state.settings})):
         allowed = f"{made_with[key]!r}, as in {folder.path}/state.npz: set it so again, or begin a new run"
         raise bad_value(key, settings[key], allowed)
+    if key := next((key for key, before in state.files.items() if files.get(key) != before), ""):
+        raise bad_value(key, settings[key], f"a file with what it held for the run to resume, {folder.path}")
     if state.data + SHUFFLED == data_fingerprint:
         allowed = "that of a run of this edition: examples are shuffled now before Flower Datasets shares them out"
         raise bad_value("partition", settings["partition"], allowed)

@@ -35,6 +35,7 @@ from espalier.app.run.resume import (
     UnfitStateError,
     check_edges_for_moves,
     check_same_edges,
+    file_hashes,
     fingerprint_of,
     resumable_state,
     take_back,
@@ -139,6 +140,7 @@ def run(config: RunConfig, engine: Engine, progress: ProgressDisplay, results_pa
             state = resumable_state(
                 folder,
                 data_fingerprint=fingerprint_of(task, config.data),
+                files=file_hashes(config.as_dict(), unused_keys(config)),
                 settings=config.as_dict(),
                 defaults=RunConfig().as_dict(),
                 weights=begin(),

@@ -23,6 +23,8 @@ class Tag(Enum):
     """Every edition saved it: a run whose config has lost it does not go on by its default."""
     PATH = auto()
     """A file or folder."""
+    CONTENT = auto()
+    """A file, and a resumed run must not differ in what it holds."""
     LEFT_OPEN = auto()
     """Its default depends on other settings, see `espalier.app.config.defaults`."""
     OPTIMIZER = auto()

@@ -80,7 +80,7 @@ class Child:
         with open_to_append(log) as out:
             log_start = out.tell()
             process = subprocess.Popen(
-                [sys.executable, "-m", "espalier.app.sweeps.child", str(cores), *arguments],
+                [*python_of("espalier.app.sweeps.child"), str(cores), *arguments],
                 stdin=subprocess.PIPE,
                 stdout=out,
                 stderr=subprocess.STDOUT,
@@ -129,6 +129,16 @@ class Child:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
+
+
+def python_of(module: str) -> list[str]:
+    """Return what starts a module in a Python that finds modules in the same order as this one does.
+
+    By itself it would look in the current folder first, where a module of the user's may hide a library's.
+    """
+    path = list(map(str, sys.path))
+    run = f"import runpy, sys; sys.path[:] = {path!r}; runpy.run_module({module!r}, None, '__main__', True)"
+    return [sys.executable, "-P", "-c", run]
 
 
 def make(places: Mapping[Path, PlannedRun], workers: int, watcher: Watcher) -> dict[str, str]:

@@ -91,7 +91,7 @@ class Asynchrony(Section):
     """Standard deviation, over clients, of the logarithm of that time; 0: all are equally fast. The seed decides how
     fast each client is.
     """
-    trace: Annotated[str, Tag.PATH] = ""
+    trace: Annotated[str, Tag.PATH, Tag.CONTENT] = ""
     """CSV file with such times instead: columns `client` and `seconds`, a row for each edge round of a client in turn,
     from the start again after its last; 1e9 s at most.
     """

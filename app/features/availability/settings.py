@@ -21,13 +21,13 @@ class Availability(Section):
     """With `"markov"`: probability per edge round that a client that is there leaves."""
     back: Annotated[float, Field(gt=0, le=1)] = 0.4
     """With `"markov"`: probability per edge round that a client that is away comes back."""
-    trace: Annotated[str, Tag.PATH] = ""
+    trace: Annotated[str, Tag.PATH, Tag.CONTENT] = ""
     """With `"trace"`: CSV file with the columns `client`, `from` and `to`. The client is there in the edge rounds from
     `from` to before `to`; one without a row always is.
     """
     drop_out: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Probability that a client that began an edge round is gone before it answers."""
-    moves: Annotated[str, Tag.PATH] = ""
+    moves: Annotated[str, Tag.PATH, Tag.CONTENT] = ""
     """Path of a CSV file `client,from,edge`: in the global round `from` the client moves to that edge ([clients that
     move](availability.md#clients-that-move-to-another-edge)).
     """

@@ -41,8 +41,7 @@ class Exporter:
         """Count what lines say that were written together; a global line has the bytes of those of its edges."""
         for line in [line for line in lines if line["scope"] == "global"] or lines:
             if line["scope"] in ("global", "edge"):
-                self._rounds.set(line["round"])
-                self._seconds.set(line["seconds"])
+                self._round_over(line)
             for tier, directions in line["bytes"].items():
                 for direction, kinds in directions.items():
                     self._bytes.labels(tier, direction).inc(sum(kinds.values()))
@@ -54,6 +53,15 @@ class Exporter:
             late = {(plan["edge_round"], client) for plan in line.get("plans", ()) for client in plan["late"]}
             late |= {(one.get("edge_round", 0), one["client"]) for one in failures if "deadline" in one["reason"]}
             self._late.inc(len(late))
+
+    def go_on_from(self, lines: Sequence[Line]) -> None:
+        """Begin where a run was; counters begin at 0 with every process, as Prometheus expects."""
+        for line in [line for line in lines if line["scope"] == "global"][-1:]:
+            self._round_over(line)
+
+    def _round_over(self, line: Line) -> None:
+        self._rounds.set(line["round"])
+        self._seconds.set(line.get("seconds", 0.0))  # earlier editions wrote none
 
     def _kind_of(self, reason: str) -> str:
         """Return a reason without its numbers; of too many different ones only that they are others."""

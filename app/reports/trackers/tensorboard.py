@@ -31,7 +31,7 @@ class TensorBoard:
         """Open the run's files; what they have of rounds that a resumed run repeats is purged."""
         place = self._parent / str(settings["report.group"]) / folder.name if self._parent else folder / "tensorboard"
         last = last_round_in(folder)
-        self._folder, self._writer = folder, SummaryWriter(str(place), purge_step=last + 1 if last else None)
+        self._folder, self._writer = folder, SummaryWriter(str(place), purge_step=last + 1)
         rows = "".join(f"\n| {key} | {_cell(value)} |" for key, value in settings.items())
         self._writer.add_text("settings", f"results: {_cell(folder)}\n\n| key | value |\n|---|---|{rows}", last)
 

@@ -3,8 +3,9 @@
 import json
 import shutil
 import socket
+import struct
 from contextlib import contextmanager
-from threading import Thread
+from threading import Event, Thread
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
@@ -153,6 +154,31 @@ def test_what_is_no_address_is_refused(run):
     with serving([run]) as server, socket.create_connection(server.server_address[:2], timeout=10) as client:
         client.sendall(b"GET http://[ HTTP/1.0\r\nHost: localhost\r\n\r\n")
         assert client.makefile().readline().split()[1] == "400"
+
+
+@pytest.mark.parametrize("asked", [b"GET / HT", b"GET / HTTP/1.0\r\nHost: 127.0.0.1\r\n\r\n"], ids=["asks", "waits"])
+def test_a_browser_that_has_gone_is_nothing_to_say(run, asked, monkeypatch, capsys):
+    begun, gone, over = Event(), Event(), Event()
+    latest = Source.latest
+
+    def late(source):
+        begun.set()
+        assert gone.wait(10)
+        return latest(source)
+
+    monkeypatch.setattr(Source, "latest", late)
+    with serving([run]) as server:
+        close = server.close_request
+        monkeypatch.setattr(server, "close_request", lambda request: (close(request), over.set()))
+        with socket.create_connection(server.server_address) as browser:
+            browser.sendall(asked)
+            assert not asked.endswith(b"\n\r\n") or begun.wait(10)
+            browser.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # it ends with a reset
+        gone.set()
+        assert over.wait(10)
+        monkeypatch.setattr(Source, "latest", latest)
+        assert get(server, "/")[0] == 200
+    assert capsys.readouterr().err == ""
 
 
 def test_a_run_that_is_removed_is_told_in_a_line(run, tmp_path, monkeypatch):

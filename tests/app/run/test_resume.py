@@ -193,6 +193,37 @@ def test_other_data_are_refused_and_the_same_data_elsewhere_are_not(tmp_path, ca
     assert main([f"resume={folder}", f"data-dir={tmp_path / 'moved'}", "global-rounds=2"]) == 0
 
 
+FILES = {
+    "availability.moves": ("client,from,edge\n3,9,edge-0\n", {}),
+    "availability.trace": ("client,from,to\n3,9,10\n", {"availability_mode": "trace"}),
+    "async.trace": ("client,seconds\n0,1\n1,1\n2,1\n3,2\n", {"async_mode": "fedbuff"}),
+}
+
+
+@pytest.mark.parametrize("key", FILES)
+def test_a_file_that_the_run_goes_by_must_hold_what_it_held(tmp_path, capsys, key):
+    path = tmp_path / "of-run.csv"
+    text, settings = FILES[key]
+    path.write_text(text)
+    folder = run_app(tmp_path / "run", **FEW, **settings, **{key.replace(".", "_"): str(path)}, global_rounds=1)
+    path.write_text(text.replace("\n3,", "\n2,"))
+    assert main([f"resume={folder}", "global-rounds=2"]) == 2
+    line = f"{key} = '{path}': allowed is a file with what it held for the run to resume, {folder}"
+    assert capsys.readouterr().err == f"error: {line}\n"
+    path.write_text(text)
+    assert main([f"resume={folder}", "global-rounds=2"]) == 0
+    state = load_state(folder / "state.npz")
+    save_state(folder / "state.npz", {name: value for name, value in state.items() if name != "files"})  # an old one
+    path.write_text(text.replace("9", "8"))
+    assert main([f"resume={folder}", "global-rounds=3"]) == 0
+
+
+def test_a_file_without_use_may_be_missing(tmp_path):
+    folder = run_app(tmp_path / "run", **FEW, async_trace="nowhere.csv", global_rounds=1)
+    assert load_state(folder / "state.npz")["files"] == {}
+    assert main([f"resume={folder}", "global-rounds=2"]) == 0
+
+
 def test_a_finished_run_can_be_resumed_without_harm(tmp_path):
     whole = run_app(tmp_path / "whole", **FEW)
     folder = run_app(tmp_path / "run", **FEW)

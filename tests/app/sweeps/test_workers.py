@@ -5,6 +5,7 @@ import json
 import os
 import re
 import shutil
+import statistics
 import subprocess
 import sys
 
@@ -19,7 +20,7 @@ from espalier.app.sweeps import workers
 from espalier.app.sweeps.command import default_workers, main, write_table
 from espalier.app.sweeps.grid import planned_runs, read_sweep
 from espalier.app.sweeps.progress import SweepProgress
-from espalier.app.sweeps.workers import Child, make
+from espalier.app.sweeps.workers import Child, make, python_of
 
 
 def finish(path, run):
@@ -101,6 +102,18 @@ def test_a_run_that_another_sweep_has_made_meanwhile_is_not_counted_as_made(tmp_
     settings = ["algorithm=fedavg", "num-clients=4", "global-rounds=1", "seed=0,1"]
     assert main([*settings, f"output-dir={tmp_path / 'sweep'}"]) == 0
     assert "2 of 2 runs are over, 1 of them made now" in capsys.readouterr().out.splitlines()
+
+
+@pytest.mark.parametrize("is_first", [False, True], ids=["espalier", "python -m espalier"])
+def test_a_child_finds_modules_where_the_sweep_does(tmp_path, monkeypatch, is_first):
+    (tmp_path / "statistics.py").write_text("")
+    (tmp_path / "own_module.py").write_text("import statistics, sys\nprint(statistics.__file__, sys.argv[1:])\n")
+    places = [str(tmp_path), *sys.path] if is_first else [*sys.path, str(tmp_path)]
+    monkeypatch.setattr(sys, "path", places)
+    command = [*python_of("own_module"), "1", "seed=0"]
+    said = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+    found = tmp_path / "statistics.py" if is_first else statistics.__file__
+    assert said == f"{found} ['1', 'seed=0']\n"
 
 
 def test_a_run_that_fails_by_itself_has_failed(planned, monkeypatch):

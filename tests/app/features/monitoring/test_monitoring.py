@@ -70,6 +70,27 @@ def test_a_run_serves_what_its_lines_say_until_it_is_over(tmp_path):
         scraped(port)
 
 
+class AtTheEnd(Scraper):
+    """Likewise, after the last round alone."""
+
+    def round_over(self, number, line):
+        pass
+
+    def run_over(self, summary):
+        READ.append(scraped(self.port))
+
+
+def test_a_run_that_goes_on_serves_the_round_after_which_it_does(tmp_path):
+    port = free_port()
+    READ.clear()
+    tracker = f"{__name__}:AtTheEnd(port={port})"
+    folder = run_app(tmp_path / "run", metrics_port=port, report_tracker=tracker, num_clients=2)
+    assert main([f"resume={folder}"]) == 0  # no round is left
+    seconds = lines(folder, "global")[-1]["seconds"]
+    told = [(read["espalier_rounds",], read["espalier_last_round_seconds",]) for read in READ]
+    assert told == [(2, seconds)] * 2
+
+
 def test_an_edge_host_serves_its_own(tmp_path):
     port, read, settings = free_port(), [], {**SMALL, "num_clients": 2, "num_edges": 1}
     with edge_hosts(tmp_path, {"edge-0": [0, 1]}, metrics_port=port, **settings) as hosts:

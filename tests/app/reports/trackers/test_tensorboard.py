@@ -45,6 +45,15 @@ def test_a_round_that_is_made_again_is_there_once(tmp_path):
     assert [event.step for event in read(folder / "tensorboard").Scalars("loss/mean")] == [1, 2, 3, 4]
 
 
+def test_a_first_round_that_is_made_again_is_there_once(tmp_path):
+    settings = {"num_clients": 2, "batches_per_epoch": 1, "report_tracker": "tensorboard"}
+    folder = run_app(tmp_path / "run", global_rounds=1, **settings)
+    assert [event.step for event in read(folder / "tensorboard").Scalars("loss/mean")] == [1]
+    (folder / "state.npz").unlink()  # as if the power had failed before round 1 was saved
+    run_app(folder, resume=str(folder), output_dir="", global_rounds=2, **settings)
+    assert [event.step for event in read(folder / "tensorboard").Scalars("loss/mean")] == [1, 2]
+
+
 def test_a_disk_that_is_full_ends_no_run(tmp_path, caplog, monkeypatch):
     from espalier.app.reports.trackers.tensorboard import SummaryWriter
 
