@@ -41,6 +41,8 @@ class RunState(BaseModel):
         The best round so far and its model, see `BestRound`; empty where there is none.
     settings : dict[str, Any]
         Those that the run was made with and must go on with, by key; empty where an earlier edition saved none.
+    bytes_at_work : dict[str, Any]
+        What was counted in edge rounds that have not come in, see `ByteMeter`; empty before the edition that saves it.
     lines : int
         Of ``metrics.jsonl`` up to this round; 0 where an earlier edition did not count them.
     """
@@ -60,6 +62,7 @@ class RunState(BaseModel):
     world: dict[str, Any]
     best: dict[str, Any] = Field(default_factory=dict)
     settings: dict[str, Any] = Field(default_factory=dict)
+    bytes_at_work: dict[str, Any] = Field(default_factory=dict)
     lines: Annotated[int, Field(ge=0)] = 0
 
     def as_data(self) -> dict[str, Any]:

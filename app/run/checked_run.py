@@ -215,7 +215,8 @@ def _observers_of(checked: CheckedRun, closed_form: Mapping[str, float] | None, 
         observers.append(checked.best)
     hierarchical, world, data = federation.hierarchical, federation.world, fingerprint_of(checked.task, config.data)
     settings, edges = fixed_settings(config.as_dict()), {name: as_block(own) for name, own in federation.edges.items()}
-    observers.append(StateSaver(folder, hierarchical, checked.engine, world, data, edges, settings, checked.best))
+    kept = (hierarchical, checked.engine, world, data, edges, settings, federation.meter, checked.best)
+    observers.append(StateSaver(folder, *kept))
     return observers
 
 
