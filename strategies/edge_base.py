@@ -125,6 +125,9 @@ class Edge(ABC):
     def check_nodes(self, name: str, members: Sequence[int]) -> None:  # noqa: B027
         """Raise ValueError if it can't work with these nodes, by the name that it has; by default it can with any."""
 
+    def take_members(self, members: Sequence[int]) -> None:  # noqa: B027
+        """Take note of its nodes in a round, where nodes move between edges; by default nothing goes by them."""
+
     def personalise(
         self, arrays: ArrayRecord, fine_tuning: "FineTuning", grid: MemberGrid
     ) -> "Exchanges[Personalised]":

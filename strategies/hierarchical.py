@@ -331,6 +331,9 @@ class Hierarchical(Edge):
             self._attendance.regroup({self._place.path_to(name): members for name, members in topology.items()})
             for observer in self._place.observers:
                 observer.on_regroup(number, self._place.path, topology)
+        # A resumed run may begin with a move, of which only the edges' states know.
+        for name, inner in self._inner.items():
+            inner.take_members(topology[name])
 
     def start(
         self,

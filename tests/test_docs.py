@@ -7,11 +7,14 @@ import runpy
 from pathlib import Path
 
 import pytest
+from flwr.app import ArrayRecord
 
 from espalier.app.config.keys import FIELD_OF, SECTIONS
 from espalier.app.config.run_config import RunConfig
 from espalier.clients.device import gateway
 from espalier.clients.messages import edge, frames, profile, secure, split_names, train
+from espalier.clients.messages.split import LabelTerms
+from espalier.clients.messages.split_local import SplitLocal
 from espalier.clients.split import registered_labels, sessions, stream
 from espalier.version import __version__
 from tests.test_imports import FOLDERS, LAYERS
@@ -36,6 +39,16 @@ def test_every_message_type_and_key_is_in_the_table_of_messages():
     assert names >= {"query.profile", "cpu-count", "train.split_end", "link", "edge-folder", "stream-token"}
     text = (ROOT / "docs/messages.md").read_text()
     assert [name for name in sorted(names) if f"`{name}`" not in text] == []
+
+
+def test_the_row_of_split_local_has_the_records_of_its_instruction_with_a_head_and_no_other():
+    text = (ROOT / "docs/messages.md").read_text()
+    row, begin = (
+        re.search(rf"^\| `train.{kind}` \| (.*?) \|", text, re.M)[1] for kind in ("split_local", "split_begin")
+    )
+    told = SplitLocal(ArrayRecord(), 1, 1, LabelTerms("kept"), frozen_head=True, sent=ArrayRecord()).to_content()
+    assert [name for name in told if f"`{name}`" not in begin + row] == []
+    assert f"`{split_names.AUXILIARY_HEAD}`" not in row
 
 
 def test_the_page_on_the_code_has_the_layers_of_the_app_as_the_walls_do():

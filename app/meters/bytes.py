@@ -1,7 +1,7 @@
 """Bytes by edge, tier, direction and kind, counted by watching the messages."""
 
-from collections import Counter
-from collections.abc import Hashable, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Collection, Hashable, Mapping
 from threading import Lock
 from typing import Any, NamedTuple
 
@@ -35,7 +35,7 @@ from espalier.clients.messages.train import (
 from espalier.clients.shared.compression.updates import COMPRESSED
 from espalier.clients.shared.lanes import Sent
 from espalier.clients.shared.tensor_array import num_bytes
-from espalier.strategies import Observer
+from espalier.strategies import Observer, Update
 
 EVALUATION = "evaluation"
 OTHER = "other"
@@ -80,6 +80,9 @@ class ByteMeter(Observer):
     def __init__(self, tier_names: Mapping[str, str]) -> None:
         self._tier_names = tier_names
         self.counts: Counter[Link] = Counter()
+        self._going = defaultdict[str, Counter[Link]](Counter)  # of edge rounds that go on, by edge
+        self._over = defaultdict[str, dict[int, Counter[Link]]](dict)  # of those that are over, by edge and number
+        self._beside = defaultdict[str, Counter[Link]](Counter)  # of no edge round, by edge
         self._lock = Lock()
         self._sizes: dict[Hashable, dict[str, int]] = {}  # of what would have been sent
 
@@ -116,16 +119,58 @@ class ByteMeter(Observer):
         with self._lock:
             return self.counts.copy()
 
-    def drain(self) -> Counter[Link]:
-        """Return what was counted since the last call and start again."""
+    def drain(self, at_work: Mapping[str, Collection[int]] = {}) -> Counter[Link]:
+        """Return what was counted since the last call and start again; of edges only `at_work` can still be taken."""
         with self._lock:
             counts, self.counts = self.counts, Counter()
+        for edge in {link.edge for link in counts} | self._over.keys():
+            self.take(edge, at_work.get(edge, ()))
         return counts
+
+    def on_edge_round(self, server_round: int, edge: str, update: Update) -> None:
+        """Hold apart what was counted in an edge round: its edge may go on before it comes in."""
+        with self._lock:
+            self._over[edge].setdefault(server_round, Counter()).update(self._going.pop(edge, {}))
+
+    def take(self, edge: str, at_work: Collection[int] = ()) -> Counter[Link]:
+        """Return, once, what was counted of an edge, but for its edge rounds `at_work`, which have not come in."""
+        with self._lock:
+            taken, rounds = self._beside.pop(edge, Counter()), self._over.pop(edge, {})
+            for number in rounds.keys() - set(at_work):
+                taken.update(rounds.pop(number))
+            if rounds:
+                self._over[edge] = rounds
+            if not at_work:
+                taken.update(self._going.pop(edge, {}))
+        return taken
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what was counted in edge rounds that have not come in, as plain data: an edge's come in together."""
+        return {
+            edge: {
+                str(min(rounds)): [
+                    [*link[1:], count] for link, count in sorted(sum(rounds.values(), Counter()).items())
+                ]
+            }
+            for edge, rounds in self._over.items()
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take back what `state_dict` returned."""
+        for edge, rounds in state.items():
+            self._over[edge] = {
+                int(number): Counter({Link(edge, *map(str, names)): int(count) for *names, count in own})
+                for number, own in rounds.items()
+            }
 
     def _add(self, tier: str, edge: str, direction: str, counts: Mapping[str, int]) -> None:
         with self._lock:
             for kind, count in counts.items():
-                self.counts[Link(edge, self._tier_names.get(tier, tier), direction, kind)] += count
+                link = Link(edge, self._tier_names.get(tier, tier), direction, kind)
+                # A model goes up when its edge comes in, and an edge that has begun anew may be in its next part then.
+                has_come_in = kind == EVALUATION or (tier != "edge" and direction == "uplink")
+                self.counts[link] += count
+                (self._beside if has_come_in else self._going)[edge][link] += count
 
 
 def payload_bytes(message_type: str, content: RecordDict) -> dict[str, int]:

@@ -28,7 +28,7 @@ def edge_lines(outcome: Round, counts: Counter[Link], client_of: Mapping[int, in
     outcome : Round
         The round.
     counts : Counter[Link]
-        Bytes of the round.
+        Bytes of what came in in the round.
     client_of : Mapping[int, int]
         Client number (partition id) by node id.
     """
@@ -76,8 +76,10 @@ def global_line(
 
     Parameters
     ----------
-    outcome, counts, client_of
+    outcome, client_of
         As in `edge_lines`.
+    counts : Counter[Link]
+        Bytes of the round, those of edges still at work among them.
     test : Mapping[str, float], optional
         Loss, accuracy and what else the task measures, on the whole test pool; None in a round without evaluation.
     closed_form_bits : Mapping[str, float], optional

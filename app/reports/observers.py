@@ -1,6 +1,7 @@
 """Those who watch the rounds of a run: evaluation, metrics, saving and tracking."""
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 
 from espalier.app.engines.engine import Engine
 from espalier.app.features.feature import Part, RoundOver, Watcher
-from espalier.app.meters.bytes import ByteMeter
+from espalier.app.meters.bytes import ByteMeter, Link
 from espalier.app.meters.seconds import SecondsMeter
 from espalier.app.planning.world import PlannedWorld
 from espalier.app.reports.best import Score, validation_score
@@ -147,12 +148,15 @@ class WriteMetrics:
 
     def round_over(self, report: RoundReport) -> None:
         """Write the lines of the round."""
-        report.seconds, counts = report.wall_seconds(), self.meter.drain()
-        lines = edge_lines(report.outcome, counts, self.client_of)
+        at_work = {name: rounds for part in self.parts for name, rounds in part.edge_rounds_at_work().items()}
+        report.seconds, of_edges = report.wall_seconds(), Counter[Link]()
+        for name in report.outcome.edges:
+            of_edges.update(self.meter.take(name, at_work.get(name, ())))
+        counts = self.meter.drain(at_work)
+        lines = edge_lines(report.outcome, of_edges, self.client_of)
         line = global_line(report.outcome, counts, self.client_of, report.test, self.closed_form, report.seconds)
         if self.validates:
             line |= validation_of(report.outcome.evaluations.values(), report.test)
-        at_work = {name: rounds for part in self.parts for name, rounds in part.edge_rounds_at_work().items()}
         over = RoundOver(report.outcome, report.outcome.number == report.num_rounds, at_work)
         for part in self.parts:
             lines = [edge | part.of_edge(edge["edge"], over) for edge in lines]
@@ -236,6 +240,8 @@ class StateSaver:
         Those that a resumed run must not change, by key.
     files : Mapping[str, str]
         Hashes of the files that it must not change either, by the keys that name them.
+    meter : ByteMeter
+        Has the bytes of edges at work.
     best : BestRound, optional (default: None)
         Told of the round before; None where nothing is held back.
     """
@@ -248,6 +254,7 @@ class StateSaver:
     edges: Mapping[str, Sequence[int]]
     settings: Mapping[str, Any]
     files: Mapping[str, str]
+    meter: ByteMeter
     best: BestRound | None = None
 
     def round_over(self, report: RoundReport) -> None:
@@ -268,6 +275,7 @@ class StateSaver:
                 best=self.best.state_dict() if self.best else {},
                 settings=dict(self.settings),
                 files=dict(self.files),
+                bytes_at_work=self.meter.state_dict(),
                 lines=self.folder.num_lines,
             )
         )

@@ -43,6 +43,8 @@ class RunState(BaseModel):
         Those that the run was made with and must go on with, by key; empty where an earlier edition saved none.
     files : dict[str, str]
         A hash of what each file holds that settings of `Tag.CONTENT` name, by key; likewise.
+    bytes_at_work : dict[str, Any]
+        What was counted in edge rounds that have not come in, see `ByteMeter`; empty before the edition that saves it.
     lines : int
         Of ``metrics.jsonl`` up to this round; 0 where an earlier edition did not count them.
     """
@@ -63,6 +65,7 @@ class RunState(BaseModel):
     best: dict[str, Any] = Field(default_factory=dict)
     settings: dict[str, Any] = Field(default_factory=dict)
     files: dict[str, str] = Field(default_factory=dict)
+    bytes_at_work: dict[str, Any] = Field(default_factory=dict)
     lines: Annotated[int, Field(ge=0)] = 0
 
     def as_data(self) -> dict[str, Any]:

@@ -220,9 +220,9 @@ def _observers_of(checked: CheckedRun, closed_form: Mapping[str, float] | None, 
         observers.append(checked.best)
     hierarchical, world, data = federation.hierarchical, federation.world, fingerprint_of(checked.task, config.data)
     settings, edges = fixed_settings(config.as_dict()), {name: as_block(own) for name, own in federation.edges.items()}
-    files = file_hashes(config.as_dict(), unused_keys(config))
-    saver = StateSaver(folder, hierarchical, checked.engine, world, data, edges, settings, files, checked.best)
-    observers.append(saver)
+    files, meter = file_hashes(config.as_dict(), unused_keys(config)), federation.meter
+    kept = (hierarchical, checked.engine, world, data, edges, settings, files, meter, checked.best)
+    observers.append(StateSaver(folder, *kept))
     return observers
 
 

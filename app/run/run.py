@@ -40,6 +40,7 @@ from espalier.app.run.resume import (
     resumable_state,
     take_back,
     take_best_back,
+    unfit_state,
 )
 from espalier.app.run.travelling import travelling_weights
 from espalier.app.tasks.common import compute_device, set_up_torch
@@ -195,6 +196,8 @@ def _take_all_back(checked: CheckedRun, state: RunState) -> None:
         take_best_back(checked.best, state, checked.folder)
     moves = "deploy.nodes-move" in checked.config.movers
     (check_edges_for_moves if moves else check_same_edges)(state.edges, federation.edges)
+    with unfit_state():
+        federation.meter.load_state_dict(state.bytes_at_work)
     take_back(state, federation.hierarchical, checked.engine, federation.world)
 
 

@@ -115,6 +115,23 @@ def test_a_run_depends_on_its_seed_alone_and_goes_on_to_the_same_bits(tmp_path, 
     assert times[-1] > 0
 
 
+def test_an_edge_line_has_the_bytes_of_the_parts_that_came_in(tmp_path):
+    sizes = {"algorithm": "h-fedavg", "num_clients": 8, "num_edges": 4, "global_rounds": 5}
+    settings = EDGES | sizes | {"async_mode": "fedbuff", "async_buffer_size": 2}
+    folder = run_app(tmp_path / "run", **settings)
+    came, per_client = 0, 55_942
+    for line in lines(folder, "edge"):
+        trainings = sum(map(len, line["participants"]))
+        assert trainings in (4, 8)  # two clients in two edge rounds, and an edge may come in twice
+        assert line["bytes"]["edge"]["uplink"]["model"] == line["bytes"]["edge"]["downlink"]["model"]
+        assert line["bytes"]["edge"]["uplink"]["model"] == trainings * per_client
+        assert line["bytes"]["cloud"]["uplink"]["model"] == line["bytes"]["cloud"]["downlink"]["model"]
+        came += trainings * per_client
+    at_work = lines(folder, "global")[-1]["async"]["at_work"] * 4 * per_client
+    sent = sum(line["bytes"]["edge"]["uplink"]["model"] for line in lines(folder, "global"))
+    assert came + at_work == sent
+
+
 @pytest.mark.usefixtures("with_png")
 def test_a_run_draws_what_became_of_updates(tmp_path):
     folder = run_app(tmp_path / "run", report_plots=True, **EDGES | {"async_mode": "fedbuff", "async_buffer_size": 2})

@@ -152,7 +152,7 @@ def test_a_part_that_is_missing_is_named(key, folder, capsys):
     state = load_state(folder / "state.npz")
     state.pop(key, None)
     save_state(folder / "state.npz", state)
-    is_newer = key in ("version", "best", "settings", "files", "lines")
+    is_newer = key in ("version", "best", "settings", "files", "lines", "bytes_at_work")
     assert main([f"resume={folder}", "global-rounds=3"]) == (0 if is_newer else 2)
     line = capsys.readouterr().err
     assert line == "" if is_newer else f"state.npz: is damaged: {key}: Field required" in line

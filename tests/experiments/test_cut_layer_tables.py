@@ -166,6 +166,15 @@ def test_runs_of_no_table_and_no_runs_get_one_line(tmp_path, monkeypatch):
         tables(monkeypatch, tmp_path / "run", "--csv", tmp_path / "runs.csv")
 
 
+def test_the_page_says_that_the_best_round_is_the_last_where_no_other_was_evaluated():
+    runs = read_lines(Line, ROOT / "docs/data/cut-layers.csv")
+    assert len(runs) == 36
+    assert all(line.best_accuracy == line.accuracy for line in runs if line.setting == "reduced")
+    assert read_toml(EXPERIMENTS / "cut-layer-cifar10-small.toml")["report.evaluate-every"] == 0
+    page = " ".join((ROOT / "docs/cut-layers.md").read_text().split())
+    assert "These runs evaluate the last round only, so `best round` is that one." in page
+
+
 def test_the_page_shows_what_is_recorded(monkeypatch, capsys):
     page, record = ROOT / "docs/cut-layers.md", ROOT / "docs/data/cut-layers.csv"
     tables(monkeypatch, "--csv", record)

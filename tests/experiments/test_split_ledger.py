@@ -44,6 +44,12 @@ def test_bytes_and_operations_agree_with_the_arithmetic():
             assert row["downlink_bytes"] < 8 * (block + head + 2_000)
 
 
+def test_the_recorded_memory_is_that_of_the_code_as_it_is():
+    row = split_ledger.row_of_run("sfl-v1", **{"global-rounds": 1})  # all are alike
+    for name in ("client_peak_bytes", "edge_peak_bytes"):
+        assert row[name] == pytest.approx(BY_NAME["sfl-v1"][name], rel=0.01)
+
+
 def test_a_row_is_of_a_run():
     small = {"num-clients": 2, "global-rounds": 1, "batches-per-epoch": 2}
     row = split_ledger.row_of_run("cse-fsl", **small)

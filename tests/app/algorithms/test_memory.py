@@ -160,6 +160,33 @@ def test_heads_that_an_edge_has_fitted_go_down_to_the_same_clients_by_other_node
     assert len(edge.inner.state_dict()["kept"]) == 4
 
 
+def test_a_client_that_comes_back_gets_the_head_that_its_edge_has_fitted(tmp_path):
+    (tmp_path / "moves.csv").write_text("client,from,edge\n0,3,edge-1\n0,6,edge-0\n")
+    settings = {"algorithm": "fsl-sage", "fsl_sage.fit_every": 2, "fsl_sage.fit_steps": 2, "fsl_sage.fit_rate": 0.05}
+    settings |= {"num_edges": 2, "edge_rounds": 1, "availability_moves": str(tmp_path / "moves.csv")}
+    engine, federation, model = begun(**settings)
+    node_id, heads = next(iter(engine.grid.numbers)), []
+    home, other = (edge.inner for edge in federation.hierarchical.edges.values())
+
+    def kept_head():
+        return kept_by(engine.grid, node_id, AUXILIARY_HEAD)
+
+    for outcome in federation.hierarchical.rounds(engine.grid, model, 6):
+        last = outcome
+        heads.append(kept_head())
+        if outcome.number == 5:
+            state = from_bytes(to_bytes(federation.hierarchical.state_dict()))
+    assert same_weights_of(heads[2], home._heads[node_id])  # until the other edge has fitted one
+    assert not same_weights_of(heads[4], home._heads[node_id])
+    assert same_weights_of(heads[5], home._heads[node_id])
+    assert other._heads.keys() > {node_id}
+    resumed = begun(**settings)[1].hierarchical
+    resumed.load_state_dict(state)
+    next(resumed.rounds(engine.grid, last.arrays, 6, first_round=6))
+    due = [edge.inner._due for edge in resumed.edges.values()]
+    assert due == [home._due, other._due]
+
+
 def same_weights_of(left, right):
     return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
 

@@ -8,6 +8,7 @@ from espalier.app.client import app as client_app
 from espalier.app.meters.bytes import ByteMeter, config_bytes, payload_bytes
 from espalier.app.reports.progress import LogProgress
 from espalier.app.run.run import run
+from espalier.strategies import Update
 from tests.app.assembling import config_of, engine_of
 from tests.app.runs import summary
 
@@ -30,6 +31,25 @@ def test_records_of_names_that_are_not_the_runs_are_one_kind(name):
     counts = payload_bytes("train.split_step", content)
     assert counts.keys() == {"activations", "other"}
     assert counts["other"] == 2 * counts["activations"]
+
+
+def test_what_an_edge_sends_in_its_next_part_is_not_taken_with_the_part_that_came_in():
+    meter = ByteMeter({"edge": "edge", "cloud": "cloud"})
+    for server_round in (1, 2):
+        meter.on_bytes("west", "uplink", "activations", 10 * server_round)
+        meter.on_edge_round(server_round, "west", Update())
+    meter.on_bytes("west", "uplink", "activations", 700)  # of edge round 3, which goes on
+    assert sum(meter.take("west", at_work=[2, 3]).values()) == 10
+    assert sum(meter.drain({"west": [2, 3]}).values()) == 730
+    again = ByteMeter({"edge": "edge"})
+    again.load_state_dict(meter.state_dict())
+    assert sum(again.take("west").values()) == 20
+    meter.on_edge_round(3, "west", Update())
+    assert sum(meter.take("west").values()) == 720
+    assert not meter.drain()
+    meter.on_bytes("east", "uplink", "activations", 1)  # whose line is never written
+    assert sum(meter.drain().values()) == 1
+    assert not meter.take("east")
 
 
 def test_an_empty_text_in_a_clients_reply_harms_no_run(tmp_path):

@@ -3,10 +3,11 @@
 import pytest
 from flwr.app import ArrayRecord
 
+from espalier.app.command_line import main
 from espalier.app.reports.divergence import DivergenceWarning
 from espalier.app.reports.observers import RoundReport
 from espalier.strategies import EdgeOutcome, Failure, Round, Update
-from tests.app.runs import run_app
+from tests.app.runs import key_of, run_app
 
 TINY = {"num_clients": 4, "edge_rounds": 1, "local_epochs": 1, "batches_per_epoch": 3}
 TRY = "try a smaller learning-rate (now "
@@ -22,12 +23,22 @@ def said(caplog):
         ({"algorithm": "fedavg", "learning_rate": 100.0}, "its loss is"),
         ({"algorithm": "sfl-v2", "learning_rate": 100.0}, "its loss is"),
         ({"algorithm": "h-fedavg", "cloud_strategy": "FedAdam(eta=100)"}, "its loss is"),
-        ({"algorithm": "h-fedavg-ub", "learning_rate": 1e6}, "of 4 replies are left out"),
     ],
 )
 def test_a_model_that_diverges_is_named_once_with_what_to_try(tmp_path, caplog, settings, why):
     with caplog.at_level("INFO", "espalier"):
         run_app(tmp_path / "run", **TINY, **settings)
+    check_is_named_once(caplog, settings, why)
+
+
+def test_so_is_one_for_which_all_replies_are_left_out(tmp_path, caplog):
+    short = [f"{key_of(key)}={value}" for key, value in TINY.items()]
+    with caplog.at_level("INFO", "espalier"):
+        assert main(["algorithm=h-fedavg-ub", "learning-rate=1e6", *short, f"output-dir={tmp_path / 'run'}"]) == 2
+    check_is_named_once(caplog, {"learning_rate": 1e6}, "of 4 replies are left out")
+
+
+def check_is_named_once(caplog, settings, why):
     (line,) = said(caplog)
     rate = settings.get("learning_rate", 0.1)
     assert line.startswith("round 1: the model diverged: ")

@@ -59,6 +59,19 @@ def test_parts_give_the_weights_of_whole_mini_batches(server, federation, kind, 
         assert right.train_metrics["train_loss"] == pytest.approx(left.train_metrics["train_loss"], rel=1e-9)
 
 
+@pytest.mark.parametrize(("parts", "are_equal"), [(2, True), (3, False)])  # of 8 and of 4 examples
+def test_what_is_left_out_of_gradients_adds_up_in_parts_of_one_size(server, parts, are_equal):
+    federation = Federation(plain_model, sizes=(20, 12), local_epochs=3)
+    make, payload = federation.split(SplitFedV1, lambda node_id: 1), {"payload": "top-25%"}
+    whole = federation.run(streamed(make, server, **payload), grid=ThreadedGrid(federation.app(), 2), rounds=1)
+    own = federation.run(
+        streamed(make, server, parts=parts, **payload), grid=ThreadedGrid(federation.app(), 2), rounds=1
+    )
+    left, right = weights(whole[-1]), weights(own[-1])
+    farthest = max(float((left[name] - right[name]).abs().max()) for name in left)
+    assert farthest < 1e-12 if are_equal else 1e-6 < farthest < 1e-2
+
+
 def test_one_part_is_the_whole_to_the_bit(server, federation):
     make = federation.split(SplitFedV1, lambda node_id: 1)
     plain = federation.run(make)
