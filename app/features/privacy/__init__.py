@@ -18,7 +18,7 @@ PRIVACY = Feature(
     withheld=tiers.withheld,
     half=tiers.half,
     in_front=tiers.in_front,
-    part=ledger.ledger_of,
+    part=ledger.privacy_ledger_of,
     summary=ledger.privacy_summary,
     words=ledger.words,
 )

@@ -25,7 +25,7 @@ Spent = dict[Hashable, Counter[Release]]
 
 
 @dataclass
-class Ledger(Part):
+class PrivacyLedger(Part):
     """Counts what a run releases, and tells epsilon of the unit that has spent most.
 
     Parameters
@@ -164,7 +164,7 @@ class Ledger(Part):
         return max((self.epsilon_of(dict(releases), self.own.delta) for releases in different), default=0.0)
 
 
-def ledger_of(scene: Scene) -> Ledger | None:
+def privacy_ledger_of(scene: Scene) -> PrivacyLedger | None:
     """Return what counts a run's releases; None where nobody is protected.
 
     Raises
@@ -176,7 +176,7 @@ def ledger_of(scene: Scene) -> Ledger | None:
     if not is_on(case):
         return None
     epsilon_of = accounting(case, "epsilon_of")
-    ledger = Ledger(
+    ledger = PrivacyLedger(
         case[Privacy],
         cache(partial(spending_of, scene)),
         case.federation.global_rounds,
