@@ -8,7 +8,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from flwr.serverapp import strategy as flower_strategies
 from flwr.serverapp.strategy import FedProx, Strategy
@@ -37,16 +37,28 @@ STRATEGIES = (
 
 # These must stay as the clients know them.
 FIXED = ("weighted_by_key", "arrayrecord_key", "configrecord_key", "train_loss_key")
-SHARES = ("fraction_train", "fraction_evaluate")
-POSITIVE = ("client_learning_rate",)
-# Of Flower's own strategies; another one's may mean anything.
-RATES, PULLS, MOMENTUMS = (
-    ("server_learning_rate", "eta", "eta_l"),
-    ("proximal_mu", "q", "tau"),
-    ("server_momentum", "beta_1", "beta_2"),
+
+
+class Bound(NamedTuple):
+    """What the value of some parameters may be."""
+
+    names: tuple[str, ...]
+    allows: Callable[[float], bool]
+    allowed: str
+    kind: type = float
+    of_any: bool = True  # also of a strategy of a user's own, where a parameter of this name may mean anything
+
+
+BOUNDS = (
+    Bound(("fraction_train", "fraction_evaluate"), lambda value: 0 < value <= 1, "a number > 0 and <= 1"),
+    Bound(("client_learning_rate",), lambda value: value > 0, "a number > 0"),
+    Bound(("server_learning_rate", "eta", "eta_l"), lambda value: value > 0, "a number > 0", of_any=False),
+    Bound(("proximal_mu", "q", "tau"), lambda value: value >= 0, "a number >= 0", of_any=False),
+    Bound(("server_momentum", "beta_1", "beta_2"), lambda value: 0 <= value < 1, "a number >= 0 and < 1", of_any=False),
+    Bound(("num_malicious_nodes",), lambda value: value >= 0, "an integer >= 0", int),
+    Bound(("num_nodes_to_select",), lambda value: value >= 1, "an integer >= 1", int),
 )
-# By their least.
-COUNTS = {"num_malicious_nodes": 0, "num_nodes_to_select": 1}
+
 STRATEGY_ALLOWED = "a subclass of flwr.serverapp.strategy.Strategy, or a function that returns a strategy"
 KINDS = {float: "a number", int: "an integer", str: "a string"}
 
@@ -101,24 +113,16 @@ class StrategySpec(ObjectSpec):
                 if takes_any:
                     continue
                 raise bad_value(self.key, self.text, f"a parameter of {self.name}: {', '.join(known)}")
-            usual = float if name in (*SHARES, *POSITIVE) else int if name in COUNTS else None
+            bounds = [bound for bound in BOUNDS if name in bound.names and (bound.of_any or not self.module)]
+            usual = next((bound.kind for bound in bounds), None)
             wanted = next((kind for kind in KINDS if known[name].annotation is kind), usual)
             if wanted and (
                 isinstance(value, bool) or not isinstance(value, (int, float) if wanted is float else wanted)
             ):
                 raise bad_value(self.key, self.text, f"{KINDS[wanted]} for {name}")
-            if name in SHARES and not 0 < value <= 1:
-                raise bad_value(self.key, self.text, f"a number > 0 and <= 1 for {name}")
-            if name in POSITIVE and not value > 0:
-                raise bad_value(self.key, self.text, f"a number > 0 for {name}")
-            if not self.module and name in RATES and not value > 0:
-                raise bad_value(self.key, self.text, f"a number > 0 for {name}")
-            if not self.module and name in PULLS and not value >= 0:
-                raise bad_value(self.key, self.text, f"a number >= 0 for {name}")
-            if not self.module and name in MOMENTUMS and not 0 <= value < 1:
-                raise bad_value(self.key, self.text, f"a number >= 0 and < 1 for {name}")
-            if name in COUNTS and not value >= COUNTS[name]:
-                raise bad_value(self.key, self.text, f"an integer >= {COUNTS[name]} for {name}")
+            for bound in bounds:
+                if not bound.allows(value):
+                    raise bad_value(self.key, self.text, f"{bound.allowed} for {name}")
         given = dict(self.parameters)
         if missing := [name for name, p in known.items() if p.default is p.empty and name not in given]:
             example = f"{self.name}({', '.join(f'{name}=...' for name in (*given, *missing))})"
