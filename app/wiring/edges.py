@@ -11,6 +11,7 @@ from torch import nn
 from espalier.app.algorithms.algorithm import ONE_NODE, Algorithm, Site
 from espalier.app.algorithms.auxiliary_heads import auxiliary_head
 from espalier.app.algorithms.split_edges import cuts_of
+from espalier.app.algorithms.strategies import check_edge_fits
 from espalier.app.features.case import Case
 from espalier.app.features.feature import MakeEdge, MakeHierarchical, Part, Scene
 from espalier.app.features.table import FEATURES, withheld_by
@@ -127,6 +128,7 @@ def own_edge(algorithm: Algorithm, site: Site) -> Strategy | EdgeRounds:
     if not (isinstance(made, Strategy) or callable(getattr(made, "train_round", None))):
         allowed = f"one whose make_edge(site) returns a Flower strategy or EdgeRounds, not a {type(made).__name__}"
         raise bad_value("algorithm", algorithm.text, allowed)
+    check_edge_fits(algorithm, site, made)
     return made
 
 

@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from espalier.app.algorithms.fedavg import FEDAVG
-from espalier.app.algorithms.strategies import edge_of_halves
+from espalier.app.algorithms.strategies import edge_of_halves, edge_strategy
 from espalier.app.command_line import main
 from espalier.clients.half import ClientHalf
 from espalier.clients.shared.local_round import Done, Pass
-from espalier.strategies import EdgeHalf
+from espalier.strategies import AlgorithmEdge, EdgeHalf
 from espalier.strategies.state import UnsavableError
 from tests.app.runs import run_app, same_weights, summary
 
@@ -139,6 +139,47 @@ def test_weights_that_stay_and_are_not_in_the_model_are_named(tmp_path, capsys):
     assert main([f"algorithm={name}", "num-clients=2", "global-rounds=1", f"output-dir={tmp_path / 'run'}"]) == 2
     said = f"algorithm = {name!r}: allowed is one whose ClientHalf.stays names weights of the model, not 'haed.weight'"
     assert capsys.readouterr().err.endswith(f"error: {said}\n")
+
+
+def body_stays(model):
+    return [name for name in model.state_dict() if not name.startswith("head")]
+
+
+BODY_STAYS = ClientHalf(stays=body_stays)
+STAYS = replace(FEDAVG, strategy_key="edge-strategy", client=BODY_STAYS, make_edge=edge_of_halves(BODY_STAYS))
+STAYS_NOT_AT_EDGES = replace(STAYS, make_edge=edge_strategy)
+STAYS_IN_PART = replace(STAYS, make_edge=lambda site: AlgorithmEdge(edge_strategy(site), None, ["1.weight"]))
+TELLS_NOBODY = replace(FEDAVG, make_edge=edge_strategy, client=ClientHalf(tells_weights=True))
+
+
+@pytest.mark.parametrize("name", ["STAYS_NOT_AT_EDGES", "STAYS_IN_PART", "TELLS_NOBODY"])
+def test_an_edge_without_what_clients_keep_or_tell_is_refused_with_what_to_type(name, tmp_path, capsys):
+    assert main([f"algorithm={__name__}:{name}", "num-clients=2", f"output-dir={tmp_path / 'run'}"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"error: algorithm = '{__name__}:{name}': allowed is one whose edges ")
+    assert "make_edge=edge_of_halves(CLIENT), of espalier.app.algorithms.strategies" in line
+    assert not (tmp_path / "run").exists()
+
+
+def test_weights_stay_with_the_edges_that_are_named(tmp_path):
+    folder = run_app(tmp_path / "run", algorithm=f"{__name__}:STAYS", **SHORT | {"global_rounds": 1})
+    assert summary(folder)["replies_left_out"] == 0
+
+
+def tells_a_number(begun):
+    return Done((yield Pass()).weights, told={"n": torch.tensor(1.0)})
+
+
+TELLS_A_STRATEGY = replace(FEDAVG, make_edge=edge_strategy, client=ClientHalf(rule=tells_a_number))
+
+
+def test_what_is_told_to_a_strategy_alone_is_said_to_be_for_an_algorithm_edge(tmp_path, caplog):
+    name, given = f"{__name__}:TELLS_A_STRATEGY", ["num-clients=2", "global-rounds=1", "batches-per-epoch=1"]
+    with caplog.at_level(logging.WARNING):
+        assert main([f"algorithm={name}", *given, f"output-dir={tmp_path / 'run'}"]) == 2
+    left_out = [line for line in caplog.messages if "of cloud left out" in line]
+    assert len(left_out) == 2
+    assert all("2 array records, expected 1 ('client-half' is for an AlgorithmEdge)" in line for line in left_out)
 
 
 class SendsText(EdgeHalf):
