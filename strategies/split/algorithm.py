@@ -10,7 +10,7 @@ from espalier.clients.shared.arrays import to_record, to_weights
 from espalier.clients.shared.correction import Weights
 from espalier.clients.shared.local_round import Begun, Learned, LocalRound, Rule, ended
 
-from ..edge_half import EdgeHalf, Gathered, GuardOfTold, averaged_within, moved, of_blocks, sent_beside
+from ..edge_half import EdgeHalf, Gathered, GuardOfTold, averaged_within, checked_half, moved, of_blocks, sent_beside
 from ..exchange import Exchanges
 from ..views import MemberGrid
 from .averages import on_cpu
@@ -41,7 +41,7 @@ class SplitAlgorithm(SplitFedV1):
     def __init__(self, *arguments: Any, rule: Rule, half: EdgeHalf, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.rule = rule
-        self.half = half
+        self.half = checked_half(half)
         self._kept: dict[int, Weights] = {}  # of clients' server blocks, from round to round
         self._rounds: dict[int, LocalRound] = {}
         self._heard: dict[int, Weights] = {}  # what clients told in the round, in both parts

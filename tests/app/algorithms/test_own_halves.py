@@ -3,16 +3,19 @@
 import logging
 from collections import defaultdict
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
 
 from espalier.app.algorithms.fedavg import FEDAVG
+from espalier.app.algorithms.split_edges import server_block_per_client
 from espalier.app.algorithms.strategies import edge_of_halves, edge_strategy
 from espalier.app.command_line import main
 from espalier.clients.half import ClientHalf
 from espalier.clients.shared.local_round import Done, Pass
 from espalier.strategies import AlgorithmEdge, EdgeHalf
+from espalier.strategies.split.algorithm import SplitAlgorithm
 from espalier.strategies.state import UnsavableError
 from tests.app.runs import run_app, same_weights, summary
 
@@ -240,3 +243,39 @@ def test_a_half_that_returns_what_is_none_ends_the_run_in_a_line(name, said, tmp
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"error: algorithm = '{__name__}:{name}': allowed is one that does not fail (BadReturnError")
     assert said in line
+
+
+class LearnsTooLittle(EdgeHalf):
+    def learn(self, model, told):
+        pass
+
+
+class IsNoHalf:
+    def sent(self, node_id):
+        return {}
+
+
+def split_edge(site):
+    of = partial(SplitAlgorithm, rule=plain, half=LearnsTooLittle())
+    return server_block_per_client(site, of=of)
+
+
+TOO_LITTLE, NO_HALF, CLASS = own(plain, LearnsTooLittle), own(plain, IsNoHalf), own(plain, lambda: EdgeHalf)
+IN_SPLIT = replace(TOO_LITTLE, splits=True, make_edge=split_edge)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("TOO_LITTLE", "LearnsTooLittle.learn() has to take (model, told, num_clients)"),
+        ("IN_SPLIT", "LearnsTooLittle.learn() has to take (model, told, num_clients)"),
+        ("NO_HALF", "the half of an edge is an object of a subclass of EdgeHalf, not IsNoHalf"),
+        ("CLASS", "the half of an edge is an object of a subclass of EdgeHalf, not EdgeHalf itself"),
+    ],
+)
+def test_a_half_that_can_not_be_asked_is_refused_before_training(name, said, tmp_path, capsys):
+    assert main([f"algorithm={__name__}:{name}", "num-clients=2", f"output-dir={tmp_path / 'run'}"]) == 2
+    line = capsys.readouterr().err.splitlines()[-1]
+    allowed = f"allowed is one whose make_edge(site) does not fail (TypeError: {said}"
+    assert line.startswith(f"error: algorithm = '{__name__}:{name}': {allowed}")
+    assert not (tmp_path / "run").exists()
