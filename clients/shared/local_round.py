@@ -10,8 +10,10 @@ what stays. So an algorithm's client half is written once, and all that trains r
 
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
+from numbers import Real
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from .correction import NO_CORRECTION, Correction, Weights
@@ -141,10 +143,11 @@ class Done:
     weights : Mapping[str, Tensor]
         The state of the model that goes to the edge.
     told : Mapping[str, Tensor] (default: none)
-        What the edge's half is told beside it: weights by the names that they have in the model, and numbers, which are
-        tensors without dimensions, by other names.
+        What the edge's half is told beside it: weights by the names that they have in the model, and numbers by other
+        names. Numbers are tensors without dimensions; of Python's, whole ones and truth values, float64 is made.
     kept : Mapping[str, Tensor], optional (default: None)
-        What the client keeps until its next round. None: what it has, as after a round that is of no use.
+        What the client keeps until its next round; of Python's numbers float64 is made. None: what it has, as after a
+        round that is of no use.
     loss : float, optional (default: None)
         The round's training loss. None: that of the first pass.
     """
@@ -154,11 +157,33 @@ class Done:
     kept: Mapping[str, Tensor] | None = None
     loss: float | None = None
 
+    def __post_init__(self) -> None:
+        """Make tensors of numbers; TypeError for what is neither."""
+        told = _tensors("told", self.told)
+        whole = [name for name, tensor in told.items() if name not in self.weights and _is_whole_number(tensor)]
+        object.__setattr__(self, "told", {**told, **{name: told[name].double() for name in whole}})
+        object.__setattr__(self, "kept", None if self.kept is None else _tensors("kept", self.kept))
+
     @property
     def is_of_use(self) -> bool:
         """Whether nothing holds NaN or Inf, but for numbers that are kept; else the reply is left out."""
         own = [tensor for tensor in (self.kept or {}).values() if tensor.dim()]
         return all(map(is_finite, (*self.weights.values(), *self.told.values(), *own)))
+
+
+def _tensors(what: str, given: Any) -> dict[str, Tensor]:
+    """Return what a rule says by name, numbers as tensors without dimensions; TypeError for anything else."""
+    if not isinstance(given, Mapping):
+        raise TypeError(f"Done.{what} is of {type(given).__name__}: allowed are tensors and numbers by name")
+    made = {n: torch.tensor(float(v), dtype=torch.float64) if isinstance(v, Real) else v for n, v in given.items()}
+    for name, value in made.items():
+        if not isinstance(value, Tensor):
+            raise TypeError(f"Done.{what}[{name!r}] is of {type(value).__name__}: allowed are tensors and numbers")
+    return made
+
+
+def _is_whole_number(tensor: Tensor) -> bool:
+    return not (tensor.dim() or tensor.is_floating_point() or tensor.is_complex())
 
 
 LocalRound = Generator[Pass, Learned, Done]

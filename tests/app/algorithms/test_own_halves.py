@@ -4,6 +4,7 @@ import logging
 from collections import defaultdict
 from dataclasses import replace
 from functools import partial
+from typing import ClassVar
 
 import pytest
 import torch
@@ -279,3 +280,28 @@ def test_a_half_that_can_not_be_asked_is_refused_before_training(name, said, tmp
     allowed = f"allowed is one whose make_edge(site) does not fail (TypeError: {said}"
     assert line.startswith(f"error: algorithm = '{__name__}:{name}': {allowed}")
     assert not (tmp_path / "run").exists()
+
+
+def counts_rounds(begun):
+    learned = yield Pass()
+    rounds = int(begun.kept.get("rounds", 0)) + 1
+    return Done(learned.weights, told={"rounds": torch.tensor(rounds), "twice": 2 * rounds}, kept={"rounds": rounds})
+
+
+class Hears(EdgeHalf):
+    """Keeps the numbers that it was told."""
+
+    heard: ClassVar[list] = []
+
+    def learn(self, model, told, num_clients):
+        Hears.heard += [{name: float(number) for name, number in own.items()} for own in told.values()]
+
+
+COUNTS = own(counts_rounds, Hears)
+
+
+def test_whole_numbers_and_those_of_python_reach_the_edge(tmp_path, monkeypatch):
+    monkeypatch.setattr(Hears, "heard", [])
+    folder = run_app(tmp_path / "run", algorithm=f"{__name__}:COUNTS", num_clients=2, global_rounds=2)
+    assert Hears.heard == [{"rounds": n, "twice": 2 * n} for n in (1, 1, 2, 2)]
+    assert summary(folder)["replies_left_out"] == 0
