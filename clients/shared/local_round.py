@@ -123,7 +123,7 @@ class Learned:
     pull : float (default: 0.0)
         How much each step was drawn to an anchor, see `Correction`; a strategy's proximal term is among it.
     loss : float (default: 0.0)
-        The mean over the examples seen.
+        The mean over the examples seen. In split training it is not said.
     """
 
     weights: Weights
@@ -149,7 +149,7 @@ class Done:
         What the client keeps until its next round; of Python's numbers float64 is made. None: what it has, as after a
         round that is of no use.
     loss : float, optional (default: None)
-        The round's training loss. None: that of the first pass.
+        The round's training loss. None: that of the first pass. In split training it is that of the mini-batches.
     """
 
     weights: Weights

@@ -9,6 +9,7 @@ from torch import Tensor
 from espalier.clients.shared.arrays import to_record, to_weights
 from espalier.clients.shared.correction import Weights
 from espalier.clients.shared.local_round import Begun, Learned, LocalRound, Rule, ended
+from espalier.clients.shared.text import quoted
 
 from ..edge_half import EdgeHalf, Gathered, GuardOfTold, averaged_within, checked_half, moved, of_blocks, sent_beside
 from ..exchange import Exchanges
@@ -93,15 +94,20 @@ class SplitAlgorithm(SplitFedV1):
         grid: MemberGrid,
     ) -> dict[int, State]:
         """End the rounds of server blocks, and let the edge's half say what of the models is averaged."""
-        told: dict[int, Weights] = {}
+        told, twice = dict[int, Weights](), dict[int, str]()
         for node_id, server in servers.items():
             assert isinstance(server, ServerSide)
             learned = Learned(on_cpu(server.state_dict()), server.path, server.steps, server.momentum, server.pull)
             done = ended(self._rounds[node_id], learned)
-            told[node_id] = {**outcome.told.get(node_id, {}), **done.told}
+            of_client = outcome.told.get(node_id, {})
+            if both := sorted(of_client.keys() & done.told.keys()):  # is it their sum, or mean?
+                twice[node_id] = f"its blocks and the server's both tell {quoted(both[0])}, expected one of the two"
+            else:
+                told[node_id] = {**of_client, **done.told}
             if done.kept is not None and done.is_of_use:
                 self._kept[node_id] = on_cpu(dict(done.kept))
-        self._heard, faults = self._told.within_bounds(told, start)
+        self._heard, too_long = self._told.within_bounds(told, start)
+        faults = {**twice, **too_long}
         good = {n: model for n, model in models.items() if n not in faults}
         gathered = Gathered.of(start, good, self._heard, outcome.num_examples, grid.num_clients)
         averaged, useless = averaged_within(self.half, gathered, self._averaged)

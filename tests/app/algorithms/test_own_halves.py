@@ -256,9 +256,8 @@ class IsNoHalf:
         return {}
 
 
-def split_edge(site):
-    of = partial(SplitAlgorithm, rule=plain, half=LearnsTooLittle())
-    return server_block_per_client(site, of=of)
+def split_edge(site, rule=plain, half=LearnsTooLittle):
+    return server_block_per_client(site, of=partial(SplitAlgorithm, rule=rule, half=half()))
 
 
 TOO_LITTLE, NO_HALF, CLASS = own(plain, LearnsTooLittle), own(plain, IsNoHalf), own(plain, lambda: EdgeHalf)
@@ -305,3 +304,37 @@ def test_whole_numbers_and_those_of_python_reach_the_edge(tmp_path, monkeypatch)
     folder = run_app(tmp_path / "run", algorithm=f"{__name__}:COUNTS", num_clients=2, global_rounds=2)
     assert Hears.heard == [{"rounds": n, "twice": 2 * n} for n in (1, 1, 2, 2)]
     assert summary(folder)["replies_left_out"] == 0
+
+
+def tells_its_size(begun):
+    learned = yield Pass()
+    size = sum(weights.numel() for weights in begun.trained.values())
+    return Done(learned.weights, told={"size": size, f"size from {min(begun.trained)}": size})
+
+
+def tells_its_size_apart(begun):
+    done = yield from tells_its_size(begun)
+    return Done(done.weights, {name: size for name, size in done.told.items() if name != "size"})
+
+
+SPLIT = replace(FEDAVG, strategy_key="edge-strategy", splits=True)
+TELL_TWICE, TELL_APART = (
+    replace(SPLIT, client=ClientHalf(rule=rule), make_edge=partial(split_edge, rule=rule, half=Hears))
+    for rule in (tells_its_size, tells_its_size_apart)
+)
+
+
+def test_a_number_that_both_sides_of_a_cut_tell_leaves_the_client_out(tmp_path, caplog):
+    given = ["num-clients=2", "global-rounds=1", "batches-per-epoch=1", f"output-dir={tmp_path / 'run'}"]
+    with caplog.at_level(logging.WARNING):
+        assert main([f"algorithm={__name__}:TELL_TWICE", *given]) == 2
+    left_out = [line for line in caplog.messages if "of cloud left out" in line]
+    said = "its blocks and the server's both tell 'size', expected one of the two"
+    assert [line.endswith(said) for line in left_out] == [True, True]
+
+
+def test_numbers_of_both_sides_of_a_cut_reach_the_edge_under_names_of_their_own(tmp_path, monkeypatch):
+    monkeypatch.setattr(Hears, "heard", [])
+    folder = run_app(tmp_path / "run", algorithm=f"{__name__}:TELL_APART", num_clients=2, global_rounds=1)
+    assert summary(folder)["replies_left_out"] == 0
+    assert Hears.heard == 2 * [{"size from conv1.0.bias": 160, "size from conv2.0.bias": 13546}]
