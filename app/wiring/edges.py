@@ -81,6 +81,7 @@ def edges_here(
             auxiliary=head,
         )
         made = own_edge(algorithm, site) if algorithm.written else algorithm.make_edge(site)
+        check_edge_fits(algorithm, site, made)
         if not task.has_corners:
             return made
         if not algorithm.averages:
@@ -128,7 +129,6 @@ def own_edge(algorithm: Algorithm, site: Site) -> Strategy | EdgeRounds:
     if not (isinstance(made, Strategy) or callable(getattr(made, "train_round", None))):
         allowed = f"one whose make_edge(site) returns a Flower strategy or EdgeRounds, not a {type(made).__name__}"
         raise bad_value("algorithm", algorithm.text, allowed)
-    check_edge_fits(algorithm, site, made)
     return made
 
 
