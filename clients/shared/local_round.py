@@ -20,6 +20,10 @@ from .correction import NO_CORRECTION, Correction, Weights
 from .rounding import is_finite
 
 
+class BadRuleError(ValueError):
+    """A rule keeps to no conversation, or to none that what trains can have."""
+
+
 @dataclass(frozen=True)
 class Begun:
     """What a client's round begins with. In split training each half sees the weights of its own blocks.
@@ -88,18 +92,27 @@ class Pass:
     batches: Sequence[int] | None = None
     optimizer: OptimizerState | None = None
 
+    def __post_init__(self) -> None:
+        """Refuse one text in the place of names, which would have each name that is in it train."""
+        if isinstance(self.trains, str):
+            raise TypeError(f"Pass.trains is {self.trains!r}: allowed are names of weights, such as [{self.trains!r}]")
+
     def among(self, names: Sequence[str]) -> list[str]:
-        """Return those of a model's weights that this trains."""
-        return list(names) if self.trains is None else [name for name in names if name in self.trains]
+        """Return those of a model's weights that this trains; ValueError if it names none of them."""
+        if self.trains is None:
+            return list(names)
+        if not (found := [name for name in names if name in self.trains]) and names:
+            raise ValueError(f"Pass.trains names no weight that trains: allowed are whole names, such as {names[0]!r}")
+        return found
 
     def dropout_purpose(self) -> str:
         """Return what to draw dropout for: not the same for every mini-batch that is seen by itself."""
         return f"dropout/{self.batches[0]}" if self.batches else "dropout"
 
     def corrected(self) -> Correction:
-        """Return its correction, where blocks of a cut model train: ValueError if it asks for more than that."""
+        """Return its correction, where blocks of a cut model train: BadRuleError if it asks for more than that."""
         if self != Pass(correction=self.correction):
-            raise ValueError("the algorithm's clients train parts of a model or of a round, which a cut model can't")
+            raise BadRuleError("the algorithm's clients train parts of a model or of a round, which a cut model can't")
         return self.correction
 
 
@@ -159,6 +172,7 @@ class Done:
 
     def __post_init__(self) -> None:
         """Make tensors of numbers; TypeError for what is neither."""
+        object.__setattr__(self, "weights", _tensors("weights", self.weights))
         told = _tensors("told", self.told)
         whole = [name for name, tensor in told.items() if name not in self.weights and _is_whole_number(tensor)]
         object.__setattr__(self, "told", {**told, **{name: told[name].double() for name in whole}})
@@ -198,12 +212,37 @@ def plain_round(begun: Begun) -> LocalRound:
     return Done(learned.weights)
 
 
+def begun_by(rule: Rule, begun: Begun) -> LocalRound:
+    """Return the round that a rule begins; BadRuleError if it begins none."""
+    if not isinstance(conversation := rule(begun), Generator):
+        what = type(conversation).__name__
+        raise BadRuleError(f"the algorithm's rule has no yield, and returned {what}: it has to yield a Pass first")
+    return conversation
+
+
+def as_pass(due: Any) -> Pass:
+    """Return what a rule yielded; BadRuleError if it is no pass."""
+    if not isinstance(due, Pass):
+        what = "the class Pass" if due is Pass else type(due).__name__
+        raise BadRuleError(f"the algorithm's rule yielded {what}: allowed is Pass()")
+    return due
+
+
+def first_correction(conversation: LocalRound) -> Correction:
+    """Begin a round of blocks of a cut model, and return what corrects their steps; BadRuleError if it begins none."""
+    try:
+        return as_pass(next(conversation)).corrected()
+    except StopIteration:
+        raise BadRuleError("the algorithm's rule returned before any pass: allowed is Done, after a pass") from None
+
+
 def ended(conversation: LocalRound, learned: Learned) -> Done:
-    """Return how a round ends after its one pass; ValueError if the rule wants another."""
+    """Return how a round ends after its one pass; BadRuleError if the rule wants another."""
     try:
         conversation.send(learned)
     except StopIteration as stop:
         if not isinstance(stop.value, Done):
-            raise TypeError(f"a rule returned {type(stop.value).__name__}, expected Done") from None
+            what = type(stop.value).__name__
+            raise BadRuleError(f"the algorithm's rule returned {what}: allowed is Done, after a pass") from None
         return stop.value
-    raise ValueError("the algorithm's clients train more than once in a round, which a cut model can't")
+    raise BadRuleError("the algorithm's clients train more than once in a round, which a cut model can't")

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from espalier.clients.shared.arrays import to_record, to_weights
 from espalier.clients.shared.correction import Weights
-from espalier.clients.shared.local_round import Begun, Learned, LocalRound, Rule, ended
+from espalier.clients.shared.local_round import Begun, Learned, LocalRound, Rule, begun_by, ended, first_correction
 from espalier.clients.shared.text import quoted
 
 from ..edge_half import EdgeHalf, Gathered, GuardOfTold, averaged_within, checked_half, moved, of_blocks, sent_beside
@@ -82,8 +82,9 @@ class SplitAlgorithm(SplitFedV1):
             start = {name: tensor.detach().clone() for name, tensor in server.state_dict().items()}
             own = of_blocks(sent_beside(self.half, node_id), start, model)
             trained = {name: start[name] for name in server.trained}
-            self._rounds[node_id] = self.rule(Begun(start, trained, own, self._kept.get(node_id, {})))
-            server.correct(next(self._rounds[node_id]).corrected().pulled(pull, trained))
+            begun = Begun(start, trained, own, self._kept.get(node_id, {}))
+            self._rounds[node_id] = begun_by(self.rule, begun)
+            server.correct(first_correction(self._rounds[node_id]).pulled(pull, trained))
 
     def end_halves(
         self,

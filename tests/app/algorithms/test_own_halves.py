@@ -115,15 +115,34 @@ def yields_another(begun):
     yield "a pass"
 
 
-NOTHING, NO_PASS, ANOTHER = own(returns_nothing), own(makes_no_pass), own(yields_another)
+def yields_the_class(begun):
+    return Done((yield Pass).weights)
+
+
+def has_no_yield(begun):
+    return Done(begun.start)
+
+
+def returns_what_it_learned(begun):
+    return Done((yield Pass()))
+
+
+NOTHING, NO_PASS, ANOTHER, CLASS_PASS, NO_YIELD, LEARNED = map(
+    own,
+    (returns_nothing, makes_no_pass, yields_another, yields_the_class, has_no_yield, returns_what_it_learned),
+)
+HAS_NO_YIELD = "has no yield, and returned Done: it has to yield a Pass first"
 
 
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("NOTHING", "TypeError: the algorithm's rule returned NoneType: allowed is Done, after a pass"),
-        ("NO_PASS", "TypeError: the algorithm's rule returned before any pass: allowed is Done, after a pass"),
-        ("ANOTHER", "TypeError: the algorithm's rule yielded str: allowed is Pass"),
+        ("NOTHING", "BadRuleError: the algorithm's rule returned NoneType: allowed is Done, after a pass"),
+        ("NO_PASS", "BadRuleError: the algorithm's rule returned before any pass: allowed is Done, after a pass"),
+        ("ANOTHER", "BadRuleError: the algorithm's rule yielded str: allowed is Pass()"),
+        ("CLASS_PASS", "BadRuleError: the algorithm's rule yielded the class Pass: allowed is Pass()"),
+        ("NO_YIELD", f"BadRuleError: the algorithm's rule {HAS_NO_YIELD}"),
+        ("LEARNED", "TypeError: Done.weights is of Learned: allowed are tensors and numbers by name"),
     ],
 )
 def test_a_rule_that_keeps_to_no_conversation_is_told_so(name, reason, tmp_path, caplog):
@@ -338,3 +357,30 @@ def test_numbers_of_both_sides_of_a_cut_reach_the_edge_under_names_of_their_own(
     folder = run_app(tmp_path / "run", algorithm=f"{__name__}:TELL_APART", num_clients=2, global_rounds=1)
     assert summary(folder)["replies_left_out"] == 0
     assert Hears.heard == 2 * [{"size from conv1.0.bias": 160, "size from conv2.0.bias": 13546}]
+
+
+def trains_longer(begun):
+    return Done((yield Pass(epochs=2)).weights)
+
+
+NO_YIELD_CUT, CLASS_PASS_CUT, NO_PASS_CUT, LONGER_CUT = (
+    replace(SPLIT, client=ClientHalf(rule=rule), make_edge=partial(split_edge, rule=rule, half=EdgeHalf))
+    for rule in (has_no_yield, yields_the_class, makes_no_pass, trains_longer)
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("NO_YIELD_CUT", f"the algorithm's rule {HAS_NO_YIELD}"),
+        ("CLASS_PASS_CUT", "the algorithm's rule yielded the class Pass: allowed is Pass()"),
+        ("NO_PASS_CUT", "the algorithm's rule returned before any pass: allowed is Done, after a pass"),
+        ("LONGER_CUT", "the algorithm's clients train parts of a model or of a round, which a cut model can't"),
+    ],
+)
+def test_a_rule_that_keeps_to_no_conversation_ends_split_training_in_a_line(name, reason, tmp_path, capsys):
+    given = ["num-clients=2", "global-rounds=1", "batches-per-epoch=1", f"output-dir={tmp_path / 'run'}"]
+    assert main([f"algorithm={__name__}:{name}", *given]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    allowed = f"allowed is one that does not fail (BadRuleError: {reason})"
+    assert line.startswith(f"error: algorithm = '{__name__}:{name}': {allowed}")

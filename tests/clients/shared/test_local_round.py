@@ -9,7 +9,7 @@ from espalier.clients.shared.local_round import Done, OptimizerState, Pass
 
 
 def test_blocks_of_a_cut_model_take_a_correction_and_nothing_more():
-    drawn = Correction(pull=0.5)
+    drawn = Correction(pull=0.5, anchor={})
     assert Pass(correction=drawn).corrected() is drawn
     for more in ({"start": {}}, {"trains": ()}, {"epochs": 1}, {"batches": (0,)}, {"optimizer": OptimizerState()}):
         with pytest.raises(ValueError, match="which a cut model can't"):
@@ -19,6 +19,13 @@ def test_blocks_of_a_cut_model_take_a_correction_and_nothing_more():
 def test_a_pass_trains_those_that_it_names_in_the_order_of_the_model():
     assert Pass().among(["a", "b", "c"]) == ["a", "b", "c"]
     assert Pass(trains={"c", "a", "x"}).among(["a", "b", "c"]) == ["a", "c"]
+
+
+def test_a_pass_that_trains_no_weight_by_its_whole_name_is_told_what_is_allowed():
+    with pytest.raises(TypeError, match=r"'head.weight': allowed are names of weights, such as \['head.weight'\]"):
+        Pass(trains="head.weight")
+    with pytest.raises(ValueError, match=r"names no weight that trains: allowed are whole names, such as 'head.bias'"):
+        Pass(trains=["head"]).among(["head.bias", "head.weight"])
 
 
 def test_numbers_that_are_told_or_kept_are_tensors_without_dimensions():
