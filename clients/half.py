@@ -58,6 +58,11 @@ class ClientHalf:
     mods: Mapping[str, Sequence[Mod]] = field(default_factory=dict)
     tells_weights: bool = False
 
+    def __post_init__(self) -> None:
+        """Refuse mods that are not in lists by message type."""
+        if not isinstance(self.mods, Mapping) or not all(isinstance(own, Sequence) for own in self.mods.values()):
+            raise TypeError('ClientHalf.mods: allowed are lists of mods by message type, such as {"train": [mod]}')
+
     @property
     def is_plain(self) -> bool:
         """Whether a client's training is that of FedAvg."""

@@ -13,7 +13,7 @@ from espalier.clients.shared.correction import Weights
 from espalier.clients.shared.records import records_in
 from espalier.clients.shared.tensor_array import record_by_reference
 
-from .edge_half import EdgeHalf, Gathered, GuardOfTold, averaged_within, moved, sent_beside, told_fault
+from .edge_half import EdgeHalf, Gathered, GuardOfTold, averaged_within, checked_half, moved, sent_beside, told_fault
 from .exchange import REJECTED, Exchanges
 from .guards.updates import UpdateGuard
 from .outcomes import Evaluation, Failure, Update
@@ -52,7 +52,7 @@ class AlgorithmEdge(StrategyEdge):
         guard: UpdateGuard | None = None,
     ) -> None:
         super().__init__(strategy, seed, name, guard)
-        self.half = half or EdgeHalf()
+        self.half = EdgeHalf() if half is None else checked_half(half)
         self.stays = frozenset(stays)
         self._told = GuardOfTold(lambda: self.guard)
         self._averaged = GuardOfTold(lambda: self.guard)

@@ -1,5 +1,6 @@
 """The edge's half of an algorithm, beside a strategy that averages models."""
 
+import inspect
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -126,6 +127,20 @@ class EdgeHalf:
         """Take back what `state_dict` returned."""
         for name, value in state.items():
             setattr(self, name, _with_weights(value))
+
+
+def checked_half(half: Any) -> EdgeHalf:
+    """Return an edge's half; TypeError for what is none, or has methods that can't be called as `EdgeHalf`'s are."""
+    if not isinstance(half, EdgeHalf):
+        what = f"{half.__name__} itself" if isinstance(half, type) else type(half).__name__
+        raise TypeError(f"the half of an edge is an object of a subclass of EdgeHalf, not {what}")
+    for name, method in inspect.getmembers(EdgeHalf, inspect.isfunction):
+        _, *parameters = inspect.signature(method).parameters
+        try:
+            inspect.signature(getattr(half, name)).bind(*parameters)
+        except TypeError:
+            raise TypeError(f"{type(half).__name__}.{name}() has to take ({', '.join(parameters)})") from None
+    return half
 
 
 class BadReturnError(TypeError):

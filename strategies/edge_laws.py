@@ -5,7 +5,7 @@ A law is a question to new edges with new clients: what was seen that breaks it,
 
 import math
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -19,9 +19,9 @@ from espalier.clients.shared.generators import seeded_torch
 from espalier.clients.shared.records import config_in, records_in
 
 from .edge_base import EdgeRounds
-from .edges import edge_of
+from .edges import EdgeOfRounds, edge_of
 from .exchange import UNREACHABLE, converse
-from .laws import Broken, Law, broken_laws
+from .laws import FAULTS, Broken, Law, broken_laws
 from .outcomes import EVERYBODY, Evaluation, Update
 from .randomness import seeded_globals
 from .replies import is_training
@@ -184,7 +184,22 @@ def check_edge(new_trial: NewTrial) -> list[Broken]:
         for broken in check_edge(lambda: Trial(MyEdge(), InProcessGrid(plain_client, 4))):
             print(broken)
     """
-    return broken_laws(LAWS[:1], new_trial) or broken_laws(LAWS[1:], new_trial)
+    if not (no_rounds := broken_laws(LAWS[:1], new_trial)):
+        return broken_laws(LAWS[1:], new_trial)
+    if _has_own_rounds(new_trial):
+        return no_rounds
+    return [replace(one, advice="let a round give a model where every client answers") for one in no_rounds]
+
+
+def _has_own_rounds(new_trial: NewTrial) -> bool:
+    """Return whether an edge can be made, whose class has rounds that are none of this package's."""
+    try:
+        inner = edge_of(new_trial().edge).inner
+    except FAULTS:
+        return False
+    kind = type(inner.rounds if isinstance(inner, EdgeOfRounds) else inner)
+    package = __name__.partition(".")[0]
+    return any(rounds.__module__.partition(".")[0] != package for rounds in (kind.train_round, kind.evaluate_round))
 
 
 # What was seen, law by law.

@@ -9,6 +9,7 @@ from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 
 from espalier.clients.messages.train import (
     ACCURACY,
+    CLIENT_HALF,
     LOSS,
     NUM_EXAMPLES,
     NUM_VALIDATION,
@@ -118,7 +119,8 @@ def reply_fault(instruction: Message, reply: Message, weight_key: str, least: Ma
         return fault
     sent, received = model_sent(instruction), records_in(reply.content, ArrayRecord).values()
     if sent is not None and len(received) != 1:
-        return f"{len(received)} array records, expected 1"
+        why = f" ({CLIENT_HALF!r} is for an AlgorithmEdge)" if CLIENT_HALF in reply.content else ""
+        return f"{len(received)} array records, expected 1{why}"
     for arrays in received:
         # In a vocabulary of its own, say with control variates, only the numbers can be judged.
         if fault := array_fault(arrays, arrays if sent is None else sent):

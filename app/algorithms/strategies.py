@@ -9,7 +9,7 @@ from espalier.app.algorithms.algorithm import ONE_NODE, Algorithm, Site
 from espalier.app.ground.errors import UserError, bad_value
 from espalier.clients.half import ClientHalf
 from espalier.clients.shared.tied import other_names
-from espalier.strategies import AlgorithmEdge, EdgeHalf, SentNumbers, StrategyEdge
+from espalier.strategies import AlgorithmEdge, EdgeHalf, EdgeRounds, SentNumbers, StrategyEdge
 
 
 def cloud_strategy(site: Site) -> Strategy:
@@ -55,6 +55,25 @@ def check_names_that_stay(algorithm: Algorithm, model: nn.Module) -> None:
         if (name in stays) != (known in stays):
             why = "of which the algorithm keeps one on clients and averages the other"
             raise UserError(f"{known} and {name} are one weight of the model, {why}; allowed are two weights")
+
+
+def check_edge_fits(algorithm: Algorithm, site: Site, made: Strategy | EdgeRounds) -> None:
+    """Raise UserError where an edge's strategy would leave out all clients for what their half keeps, or tells beside.
+
+    Edges with rounds of another kind, as those that split, have to see to that themselves.
+    """
+    client = algorithm.client
+    if algorithm.splits or not isinstance(made, (Strategy, StrategyEdge)):
+        return
+    stays = client.stays(site.task.new_model()) if client.stays_any else ()
+    if set(stays) != set(getattr(made, "stays", ())):
+        what = "keep out of messages what its ClientHalf.stays names, and nothing else"
+    elif client.tells_weights and not isinstance(made, AlgorithmEdge):
+        what = "take what its clients tell beside the model, as ClientHalf.tells_weights says"
+    else:
+        return
+    allowed = f"one whose edges {what}: make_edge=edge_of_halves(CLIENT), of espalier.app.algorithms.strategies"
+    raise bad_value("algorithm", algorithm.text, f"{allowed}, with its ClientHalf as CLIENT")
 
 
 def settings_sent(site: Site) -> SentNumbers:

@@ -14,6 +14,7 @@ from espalier.app.ground.errors import Interrupted, UserError, shown
 from espalier.app.ground.object_spec import error_line, last_line_in
 from espalier.app.ground.strategy_spec import StrategySpec
 from espalier.app.run.resume import UnfitStateError
+from espalier.clients.shared.local_round import BadRuleError
 from espalier.sim.simulated_grid import GridLost
 from espalier.strategies import strategy_edge
 from espalier.strategies.edge_half import BadReturnError
@@ -64,7 +65,7 @@ def own_code_as_user_error(specs: Sequence[StrategySpec], algorithm: Algorithm, 
             what = " or ".join(f"{spec.key} = {shown(spec.text)}" for spec in blamed)
             allowed, places = "a strategy that does not fail", {*blamed.values()}
         elif (place := last_line_in(algorithm.files, traceback.extract_tb(cause.__traceback__))) or (
-            algorithm.written and isinstance(cause, BadReturnError)
+            algorithm.written and isinstance(cause, (BadReturnError, BadRuleError))
         ):
             what, allowed, places = f"algorithm = {shown(algorithm.text)}", "one that does not fail", {place}
         elif isinstance(error, Exception):

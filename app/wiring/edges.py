@@ -11,6 +11,7 @@ from torch import nn
 from espalier.app.algorithms.algorithm import ONE_NODE, Algorithm, Site
 from espalier.app.algorithms.auxiliary_heads import auxiliary_head
 from espalier.app.algorithms.split_edges import cuts_of
+from espalier.app.algorithms.strategies import check_edge_fits
 from espalier.app.features.case import Case
 from espalier.app.features.feature import MakeEdge, MakeHierarchical, Part, Scene
 from espalier.app.features.table import FEATURES, withheld_by
@@ -80,6 +81,7 @@ def edges_here(
             auxiliary=head,
         )
         made = own_edge(algorithm, site) if algorithm.written else algorithm.make_edge(site)
+        check_edge_fits(algorithm, site, made)
         if not task.has_corners:
             return made
         if not algorithm.averages:

@@ -9,6 +9,9 @@ from torch import Tensor, nn
 Weights = Mapping[str, Tensor]
 
 
+NOWHERE: Weights = {}
+
+
 @dataclass(frozen=True)
 class Correction:
     """Each local step follows ``g + pull * (w - anchor)``, through the optimizer, and ``drift`` beside it.
@@ -30,7 +33,12 @@ class Correction:
 
     drift: Weights = field(default_factory=dict)
     pull: float = 0.0
-    anchor: Weights = field(default_factory=dict)
+    anchor: Weights = field(default_factory=lambda: NOWHERE)
+
+    def __post_init__(self) -> None:
+        """Refuse a pull without an anchor; one that is given may be empty, as of a client that keeps nothing yet."""
+        if self.pull and self.anchor is NOWHERE:
+            raise ValueError(f"Correction(pull={self.pull}) draws nowhere: give the anchor too, such as begun.trained")
 
     def pulled(self, pull: float, anchor: Weights) -> "Correction":
         """Return this with a pull, as a strategy asks for by ``proximal-mu``; ValueError if there is one already."""

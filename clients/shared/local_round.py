@@ -10,12 +10,18 @@ what stays. So an algorithm's client half is written once, and all that trains r
 
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
+from numbers import Real
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from .correction import NO_CORRECTION, Correction, Weights
 from .rounding import is_finite
+
+
+class BadRuleError(ValueError):
+    """A rule keeps to no conversation, or to none that what trains can have."""
 
 
 @dataclass(frozen=True)
@@ -86,18 +92,27 @@ class Pass:
     batches: Sequence[int] | None = None
     optimizer: OptimizerState | None = None
 
+    def __post_init__(self) -> None:
+        """Refuse one text in the place of names, which would have each name that is in it train."""
+        if isinstance(self.trains, str):
+            raise TypeError(f"Pass.trains is {self.trains!r}: allowed are names of weights, such as [{self.trains!r}]")
+
     def among(self, names: Sequence[str]) -> list[str]:
-        """Return those of a model's weights that this trains."""
-        return list(names) if self.trains is None else [name for name in names if name in self.trains]
+        """Return those of a model's weights that this trains; ValueError if it names none of them."""
+        if self.trains is None:
+            return list(names)
+        if not (found := [name for name in names if name in self.trains]) and names:
+            raise ValueError(f"Pass.trains names no weight that trains: allowed are whole names, such as {names[0]!r}")
+        return found
 
     def dropout_purpose(self) -> str:
         """Return what to draw dropout for: not the same for every mini-batch that is seen by itself."""
         return f"dropout/{self.batches[0]}" if self.batches else "dropout"
 
     def corrected(self) -> Correction:
-        """Return its correction, where blocks of a cut model train: ValueError if it asks for more than that."""
+        """Return its correction, where blocks of a cut model train: BadRuleError if it asks for more than that."""
         if self != Pass(correction=self.correction):
-            raise ValueError("the algorithm's clients train parts of a model or of a round, which a cut model can't")
+            raise BadRuleError("the algorithm's clients train parts of a model or of a round, which a cut model can't")
         return self.correction
 
 
@@ -121,7 +136,7 @@ class Learned:
     pull : float (default: 0.0)
         How much each step was drawn to an anchor, see `Correction`; a strategy's proximal term is among it.
     loss : float (default: 0.0)
-        The mean over the examples seen.
+        The mean over the examples seen. In split training it is not said.
     """
 
     weights: Weights
@@ -141,12 +156,13 @@ class Done:
     weights : Mapping[str, Tensor]
         The state of the model that goes to the edge.
     told : Mapping[str, Tensor] (default: none)
-        What the edge's half is told beside it: weights by the names that they have in the model, and numbers, which are
-        tensors without dimensions, by other names.
+        What the edge's half is told beside it: weights by the names that they have in the model, and numbers by other
+        names. Numbers are tensors without dimensions; of Python's, whole ones and truth values, float64 is made.
     kept : Mapping[str, Tensor], optional (default: None)
-        What the client keeps until its next round. None: what it has, as after a round that is of no use.
+        What the client keeps until its next round; of Python's numbers float64 is made. None: what it has, as after a
+        round that is of no use.
     loss : float, optional (default: None)
-        The round's training loss. None: that of the first pass.
+        The round's training loss. None: that of the first pass. In split training it is that of the mini-batches.
     """
 
     weights: Weights
@@ -154,11 +170,34 @@ class Done:
     kept: Mapping[str, Tensor] | None = None
     loss: float | None = None
 
+    def __post_init__(self) -> None:
+        """Make tensors of numbers; TypeError for what is neither."""
+        object.__setattr__(self, "weights", _tensors("weights", self.weights))
+        told = _tensors("told", self.told)
+        whole = [name for name, tensor in told.items() if name not in self.weights and _is_whole_number(tensor)]
+        object.__setattr__(self, "told", {**told, **{name: told[name].double() for name in whole}})
+        object.__setattr__(self, "kept", None if self.kept is None else _tensors("kept", self.kept))
+
     @property
     def is_of_use(self) -> bool:
         """Whether nothing holds NaN or Inf, but for numbers that are kept; else the reply is left out."""
         own = [tensor for tensor in (self.kept or {}).values() if tensor.dim()]
         return all(map(is_finite, (*self.weights.values(), *self.told.values(), *own)))
+
+
+def _tensors(what: str, given: Any) -> dict[str, Tensor]:
+    """Return what a rule says by name, numbers as tensors without dimensions; TypeError for anything else."""
+    if not isinstance(given, Mapping):
+        raise TypeError(f"Done.{what} is of {type(given).__name__}: allowed are tensors and numbers by name")
+    made = {n: torch.tensor(float(v), dtype=torch.float64) if isinstance(v, Real) else v for n, v in given.items()}
+    for name, value in made.items():
+        if not isinstance(value, Tensor):
+            raise TypeError(f"Done.{what}[{name!r}] is of {type(value).__name__}: allowed are tensors and numbers")
+    return made
+
+
+def _is_whole_number(tensor: Tensor) -> bool:
+    return not (tensor.dim() or tensor.is_floating_point() or tensor.is_complex())
 
 
 LocalRound = Generator[Pass, Learned, Done]
@@ -173,12 +212,37 @@ def plain_round(begun: Begun) -> LocalRound:
     return Done(learned.weights)
 
 
+def begun_by(rule: Rule, begun: Begun) -> LocalRound:
+    """Return the round that a rule begins; BadRuleError if it begins none."""
+    if not isinstance(conversation := rule(begun), Generator):
+        what = type(conversation).__name__
+        raise BadRuleError(f"the algorithm's rule has no yield, and returned {what}: it has to yield a Pass first")
+    return conversation
+
+
+def as_pass(due: Any) -> Pass:
+    """Return what a rule yielded; BadRuleError if it is no pass."""
+    if not isinstance(due, Pass):
+        what = "the class Pass" if due is Pass else type(due).__name__
+        raise BadRuleError(f"the algorithm's rule yielded {what}: allowed is Pass()")
+    return due
+
+
+def first_correction(conversation: LocalRound) -> Correction:
+    """Begin a round of blocks of a cut model, and return what corrects their steps; BadRuleError if it begins none."""
+    try:
+        return as_pass(next(conversation)).corrected()
+    except StopIteration:
+        raise BadRuleError("the algorithm's rule returned before any pass: allowed is Done, after a pass") from None
+
+
 def ended(conversation: LocalRound, learned: Learned) -> Done:
-    """Return how a round ends after its one pass; ValueError if the rule wants another."""
+    """Return how a round ends after its one pass; BadRuleError if the rule wants another."""
     try:
         conversation.send(learned)
     except StopIteration as stop:
         if not isinstance(stop.value, Done):
-            raise TypeError(f"a rule returned {type(stop.value).__name__}, expected Done") from None
+            what = type(stop.value).__name__
+            raise BadRuleError(f"the algorithm's rule returned {what}: allowed is Done, after a pass") from None
         return stop.value
-    raise ValueError("the algorithm's clients train more than once in a round, which a cut model can't")
+    raise BadRuleError("the algorithm's clients train more than once in a round, which a cut model can't")

@@ -23,7 +23,7 @@ from ..shared.crossing import Crossing, as_numbers, parts_of
 from ..shared.cut import Cut, as_blocks, copied
 from ..shared.generators import seeded_torch
 from ..shared.layouts import as_laid_out
-from ..shared.local_round import Begun, Learned, LocalRound, ended
+from ..shared.local_round import Begun, Learned, LocalRound, begun_by, ended, first_correction
 from ..shared.nested import rows_on
 from ..shared.optimizer_state import load_optimizer_tensors, optimizer_tensors
 from ..task import ClientTask, LocalTraining
@@ -228,8 +228,8 @@ class Session:
             As for `espalier.clients.shared.local_round.Begun`.
         """
         trained = {name: start[name] for part in self.parts for name in part.trained}
-        self._conversation = self.task.half.rule(Begun(start, trained, sent, kept))
-        correction = next(self._conversation).corrected().pulled(self.terms.pull, trained)
+        self._conversation = begun_by(self.task.half.rule, Begun(start, trained, sent, kept))
+        correction = first_correction(self._conversation).pulled(self.terms.pull, trained)
         self._pull = correction.pull
         for part in self.parts:
             part.correct(correction)

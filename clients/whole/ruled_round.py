@@ -11,7 +11,7 @@ from ..memory import OWN_WEIGHTS, keep, kept
 from ..messages.train import LOCAL_ROUNDS, Train
 from ..shared.arrays import to_weights
 from ..shared.correction import Weights
-from ..shared.local_round import Begun, Done, Learned, Pass
+from ..shared.local_round import BadRuleError, Begun, Done, Learned, Pass, as_pass, begun_by
 from ..shared.tied import as_loaded, other_names, with_other_names
 from ..task import ClientTask, LocalTraining
 
@@ -71,9 +71,9 @@ class RuledRound:
         self._start = as_loaded({**to_weights(self.instruction.arrays), **own}, self._others)
         self._trained = {n: self._start[n] for n, p in task.model.named_parameters() if p.requires_grad}
         sent = {} if self.instruction.sent is None else to_weights(self.instruction.sent)
-        self._conversation = task.half.rule(
-            Begun(self._start, self._trained, sent, kept(context), tuple(task.own), self._num_batches(self._training))
-        )
+        num_batches = self._num_batches(self._training)
+        begun = Begun(self._start, self._trained, sent, kept(context), tuple(task.own), num_batches)
+        self._conversation = begun_by(task.half.rule, begun)
         self._loss: float | None = None
         self._next = self._went_on(lambda: next(self._conversation))
 
@@ -124,17 +124,14 @@ class RuledRound:
         return LocalResult(self.instruction, self._training, weights, loss, self._num_examples, done.told)
 
     def _went_on(self, go_on: Callable[[], Pass]) -> Pass | Done:
-        """Return what the rule does next; TypeError for one that keeps to no conversation."""
+        """Return what the rule does next; BadRuleError for one that keeps to no conversation."""
         try:
-            due = go_on()
+            return as_pass(go_on())
         except StopIteration as stop:
             if not isinstance(stop.value, Done) or self._loss is None:
                 what = type(stop.value).__name__ if self._loss is not None else "before any pass"
-                raise TypeError(f"the algorithm's rule returned {what}: allowed is Done, after a pass") from None
+                raise BadRuleError(f"the algorithm's rule returned {what}: allowed is Done, after a pass") from None
             return stop.value
-        if not isinstance(due, Pass):
-            raise TypeError(f"the algorithm's rule yielded {type(due).__name__}: allowed is Pass")
-        return due
 
     @property
     def _passing(self) -> Pass:

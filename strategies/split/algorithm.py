@@ -8,9 +8,10 @@ from torch import Tensor
 
 from espalier.clients.shared.arrays import to_record, to_weights
 from espalier.clients.shared.correction import Weights
-from espalier.clients.shared.local_round import Begun, Learned, LocalRound, Rule, ended
+from espalier.clients.shared.local_round import Begun, Learned, LocalRound, Rule, begun_by, ended, first_correction
+from espalier.clients.shared.text import quoted
 
-from ..edge_half import EdgeHalf, Gathered, GuardOfTold, averaged_within, moved, of_blocks, sent_beside
+from ..edge_half import EdgeHalf, Gathered, GuardOfTold, averaged_within, checked_half, moved, of_blocks, sent_beside
 from ..exchange import Exchanges
 from ..views import MemberGrid
 from .averages import on_cpu
@@ -41,7 +42,7 @@ class SplitAlgorithm(SplitFedV1):
     def __init__(self, *arguments: Any, rule: Rule, half: EdgeHalf, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.rule = rule
-        self.half = half
+        self.half = checked_half(half)
         self._kept: dict[int, Weights] = {}  # of clients' server blocks, from round to round
         self._rounds: dict[int, LocalRound] = {}
         self._heard: dict[int, Weights] = {}  # what clients told in the round, in both parts
@@ -81,8 +82,9 @@ class SplitAlgorithm(SplitFedV1):
             start = {name: tensor.detach().clone() for name, tensor in server.state_dict().items()}
             own = of_blocks(sent_beside(self.half, node_id), start, model)
             trained = {name: start[name] for name in server.trained}
-            self._rounds[node_id] = self.rule(Begun(start, trained, own, self._kept.get(node_id, {})))
-            server.correct(next(self._rounds[node_id]).corrected().pulled(pull, trained))
+            begun = Begun(start, trained, own, self._kept.get(node_id, {}))
+            self._rounds[node_id] = begun_by(self.rule, begun)
+            server.correct(first_correction(self._rounds[node_id]).pulled(pull, trained))
 
     def end_halves(
         self,
@@ -93,15 +95,20 @@ class SplitAlgorithm(SplitFedV1):
         grid: MemberGrid,
     ) -> dict[int, State]:
         """End the rounds of server blocks, and let the edge's half say what of the models is averaged."""
-        told: dict[int, Weights] = {}
+        told, twice = dict[int, Weights](), dict[int, str]()
         for node_id, server in servers.items():
             assert isinstance(server, ServerSide)
             learned = Learned(on_cpu(server.state_dict()), server.path, server.steps, server.momentum, server.pull)
             done = ended(self._rounds[node_id], learned)
-            told[node_id] = {**outcome.told.get(node_id, {}), **done.told}
+            of_client = outcome.told.get(node_id, {})
+            if both := sorted(of_client.keys() & done.told.keys()):  # is it their sum, or mean?
+                twice[node_id] = f"its blocks and the server's both tell {quoted(both[0])}, expected one of the two"
+            else:
+                told[node_id] = {**of_client, **done.told}
             if done.kept is not None and done.is_of_use:
                 self._kept[node_id] = on_cpu(dict(done.kept))
-        self._heard, faults = self._told.within_bounds(told, start)
+        self._heard, too_long = self._told.within_bounds(told, start)
+        faults = {**twice, **too_long}
         good = {n: model for n, model in models.items() if n not in faults}
         gathered = Gathered.of(start, good, self._heard, outcome.num_examples, grid.num_clients)
         averaged, useless = averaged_within(self.half, gathered, self._averaged)

@@ -19,6 +19,13 @@ def test_weights_that_stay_have_to_be_given_or_they_would_travel():
     assert ClientTask(model, *rest, half=ClientHalf(stays=lambda model: [])).own == {}
 
 
+@pytest.mark.parametrize("mods", [[print], {"train": print}])
+def test_mods_are_in_lists_by_message_type(mods):
+    with pytest.raises(TypeError, match=r"ClientHalf.mods: allowed are lists of mods by message type, such as \{"):
+        ClientHalf(mods=mods)
+    assert ClientHalf(mods={"train": [print]}).answers_itself("train")
+
+
 @pytest.mark.parametrize(
     "inputs", [torch.zeros(4, 2), {"ids": torch.zeros(3, 5), "mask": torch.zeros(4, 5)}], ids=["tensor", "dict"]
 )

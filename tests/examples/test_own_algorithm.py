@@ -135,6 +135,14 @@ def test_edges_that_run_their_rounds_by_themselves_wait_for_their_clients(tmp_pa
     assert not (tmp_path / "run").exists()
 
 
+def test_loyal_clients_are_pulled_by_no_strategy_beside(tmp_path, capsys):
+    given = ["algorithm=own_algorithm.loyal:LOYAL", "edge-strategy=FedProx(proximal_mu=0.1)"]
+    assert main([*given, f"output-dir={tmp_path / 'run'}"]) == 2
+    allowed = "allowed is another strategy: loyal draws clients' steps by itself"
+    assert capsys.readouterr().err == f"error: edge-strategy = 'FedProx(proximal_mu=0.1)': {allowed}\n"
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.slow
 @pytest.mark.deploy
 def test_flwr_run_gives_the_same_bits(tmp_path, monkeypatch):

@@ -143,6 +143,26 @@ def test_a_broken_law_is_named_and_no_other(law, make_edge):
     assert broken_by(make_edge) == [law]
 
 
+class Fails(FedAvg):
+    def aggregate_train(self, server_round, replies):
+        raise KeyError("lr")
+
+
+@pytest.mark.parametrize(
+    ("make_edge", "advice"),
+    [
+        (SendsByItself, "train_round and evaluate_round are generators: they yield lists of messages, get the replies"),
+        (Fails, "let a round give a model where every client answers"),
+        (lambda: object(), "let a round give a model where every client answers"),
+        (lambda: {}["edge"], "let a round give a model where every client answers"),
+    ],
+)
+def test_only_who_wrote_rounds_is_told_how_rounds_are_written(make_edge, advice):
+    (broken,) = check_edge(lambda: Trial(make_edge(), InProcessGrid(plain_client, 4)))
+    assert broken.law == "an edge has rounds"
+    assert broken.advice.startswith(advice)
+
+
 def test_every_law_is_there():
     assert [law.says for law in LAWS] == list(BREAKING)
 

@@ -21,5 +21,5 @@ LOYAL = Algorithm(
     "Clients are drawn to their own last models.",
     edge_strategy,
     strategy_key="edge-strategy",
-    client=ClientHalf(rule=loyal_round),
+    client=ClientHalf(rule=loyal_round, pulls=True),
 )

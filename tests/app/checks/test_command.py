@@ -15,6 +15,7 @@ from espalier.app.checks.algorithm_laws import check_algorithm
 from espalier.app.checks.task_laws import BASIC, LAWS, check_task
 from espalier.app.command_line import main
 from espalier.app.tasks import Examples, OwnTask, Pool
+from espalier.clients.half import ClientHalf
 from espalier.strategies import StrategyEdge
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
@@ -126,6 +127,11 @@ class Uncuttable(Numbers):
 DOUBLING = Algorithm("doubling", "", lambda site: Doubling(edge_strategy(site)), strategy_key="edge-strategy")
 
 
+STAYS_NOT_AT_EDGES = replace(
+    DOUBLING, make_edge=edge_strategy, client=ClientHalf(stays=lambda model: [min(model.state_dict())])
+)
+
+
 @pytest.fixture
 def examples(monkeypatch):
     for name in ("own-algorithm", "own-strategy", "own-task"):
@@ -157,6 +163,13 @@ def test_the_examples_keep_all_laws(examples, capsys):
             "Drawn",
             "the same arguments give the same data: client_data(0, 4, 0) of two objects gave different data; "
             "draw by seed and client alone, and keep no generator",
+        ),
+        (
+            "STAYS_NOT_AT_EDGES",
+            "an edge has rounds: UserError: algorithm = 'doubling': allowed is one whose edges keep out of messages "
+            "what its ClientHalf.stays names, and nothing else: make_edge=edge_of_halves(CLIENT), of "
+            "espalier.app.algorithms.strategies, with its ClientHalf as CLIENT; let a round give a model where every "
+            "client answers",
         ),
         (
             "forgetful",

@@ -37,3 +37,10 @@ def test_a_pull_goes_through_the_momentum():
         weight -= RATE * buffer
     anchor = {"w": torch.ones(1, dtype=torch.float64)}
     assert moved_by(Correction(pull=0.5, anchor=anchor)) == pytest.approx(weight)
+
+
+def test_a_pull_without_an_anchor_is_refused_and_one_to_nothing_yet_is_not():
+    with pytest.raises(ValueError, match=r"Correction\(pull=0.1\) draws nowhere: give the anchor too"):
+        Correction(pull=0.1)
+    assert Correction(pull=0.1, anchor={}).pull == 0.1
+    assert Correction().pulled(0.1, {}).pull == 0.1
