@@ -16,8 +16,7 @@ from ..exchange import Exchanges
 from ..views import MemberGrid
 from .averages import on_cpu
 from .joint import ClientOfJoint
-from .loop import SplitOutcome
-from .loop import Weights as State
+from .loop import SplitOutcome, State
 from .losses import Losses
 from .server_block import ServerSide
 from .sfl_v1 import SplitFedV1

@@ -6,13 +6,13 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from .loop import Weights
+from .loop import State
 
 
-def average(models: Mapping[int, Weights], num_examples: Mapping[int, int]) -> Weights:
+def average(models: Mapping[int, State], num_examples: Mapping[int, int]) -> State:
     """Return the average weighted by examples, summed in the order of `models`; integers are rounded."""
     total = sum(num_examples[n] for n in models)
-    result: Weights = {}
+    result: State = {}
     for name, first in next(iter(models.values())).items():
         exact = first.dtype if first.is_floating_point() else torch.float64
         parts = (model[name].to(exact) * (num_examples[n] / total) for n, model in models.items())
@@ -21,6 +21,6 @@ def average(models: Mapping[int, Weights], num_examples: Mapping[int, int]) -> W
     return result
 
 
-def on_cpu(weights: Weights) -> Weights:
+def on_cpu(weights: State) -> State:
     """Return weights on the CPU, without their graph."""
     return {name: tensor.detach().cpu() for name, tensor in weights.items()}

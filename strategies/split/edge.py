@@ -36,7 +36,7 @@ from .evaluation import evaluate_through_cut
 from .fine_tuning import FineTuning, Personalised, fine_tune_heads
 from .joint import ClientOfJoint
 from .labels import Labels
-from .loop import SplitOutcome, Terms, Weights
+from .loop import SplitOutcome, State, Terms
 from .losses import Losses
 from .server_block import Loss, MakeOptimizer, MiddleBlock, Served, ServerBlock, ServerSide
 from .serving import MiniBatch, Serve, ServerStep
@@ -176,12 +176,12 @@ class SplitEdge(Edge):
     def split_round(
         self,
         server_round: int,
-        weights: Weights,
+        weights: State,
         config: ConfigRecord,
         clients: Sequence[int],
         losses: Losses,
         grid: MemberGrid,
-    ) -> Exchanges[tuple[SplitOutcome, Weights]]:
+    ) -> Exchanges[tuple[SplitOutcome, State]]:
         """Train from `weights` with `clients`, told `config`; return who finished, and the edge's new weights."""
 
     def evaluate_round(
@@ -229,7 +229,7 @@ class SplitEdge(Edge):
         self.evaluation.load_state_dict(state["evaluation"])
         load_guard_state(self.guard, state)
 
-    def keep_within(self, outcome: SplitOutcome, sent: Weights, models: Mapping[int, Weights]) -> dict[int, Weights]:
+    def keep_within(self, outcome: SplitOutcome, sent: State, models: Mapping[int, State]) -> dict[int, State]:
         """Return what clients made of the weights sent, by node id, without those whom the guard leaves out."""
         kept = dict(models)
         if self.guard is None:
@@ -284,7 +284,7 @@ class SplitEdge(Edge):
             return MiddleBlock(*own, crossing=crossing, behind=self._forms[cut.last].crossing)
         return ServerBlock(*own, crossing=crossing, frozen_head=self.frozen is not None, loss=self.loss)
 
-    def begin(self, server: ServerSide, weights: Weights, server_round: int) -> None:
+    def begin(self, server: ServerSide, weights: State, server_round: int) -> None:
         """Let a server half begin a round."""
         server.load(weights)
         self.set_learning_rates(server, server_round)
@@ -297,7 +297,7 @@ class SplitEdge(Edge):
     def converse(
         self,
         groups: Sequence[Sequence[int]],
-        weights: Weights,
+        weights: State,
         server_round: int,
         config: ConfigRecord,
         serve: Serve,
@@ -309,7 +309,7 @@ class SplitEdge(Edge):
         ----------
         groups : Sequence[Sequence[int]]
             Clients of one group advance together, one mini-batch of each at a time; groups need not.
-        weights : Weights
+        weights : State
             The model to start from.
         server_round : int
             The round.
@@ -406,5 +406,5 @@ def _begun_in(
     raise AssertionError  # it yields once at most
 
 
-def _as_numpy(weights: Weights) -> dict[str, np.ndarray]:
+def _as_numpy(weights: State) -> dict[str, np.ndarray]:
     return {name: tensor.detach().cpu().numpy() for name, tensor in weights.items()}

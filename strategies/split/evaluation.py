@@ -18,18 +18,18 @@ from espalier.clients.shared.cut import Cut
 from ..exchange import REJECTED, Exchanges
 from ..replies import one_line
 from ..reply_faults import content_of
-from .loop import Weights
+from .loop import State
 from .shapes import AtCut, check_activations, check_lengths
 
 
 def evaluate_through_cut(
     model: nn.Sequential,
-    weights: Weights,
+    weights: State,
     cut_of: Callable[[int], Cut],
     forms: Mapping[int, AtCut],
     clients: Sequence[int],
     *,
-    heads: Mapping[int, Weights] | None = None,
+    heads: Mapping[int, State] | None = None,
     own_heads: bool = False,
 ) -> Exchanges[tuple[list[Message], list[Message]]]:
     """Evaluate a model on clients in two exchanges; return the first one's messages and a reply to each.
@@ -40,7 +40,7 @@ def evaluate_through_cut(
     ----------
     model : nn.Sequential
         Workspace on the device to compute on.
-    weights : Weights
+    weights : State
         Of the whole model.
     cut_of : Callable[[int], Cut]
         Where the model is cut for a client, by its node id.
@@ -48,7 +48,7 @@ def evaluate_through_cut(
         By the number of blocks in front of the cut: what activations are behind it.
     clients : Sequence[int]
         Node ids.
-    heads : Mapping[int, Weights], optional (default: None)
+    heads : Mapping[int, State], optional (default: None)
         Weights of heads that the edge fine-tuned, by node id, to be taken for the model's.
     own_heads : bool (default: False)
         Clients with a tail take the heads that they fine-tuned.
@@ -81,13 +81,13 @@ def evaluate_through_cut(
     return asked, [replies[node_id] for node_id in clients]
 
 
-def named_like(blocks: nn.Module, weights: Weights) -> Weights:
+def named_like(blocks: nn.Module, weights: State) -> State:
     """Return those weights that some blocks have."""
     return {name: weights[name] for name in blocks.state_dict()}
 
 
 @torch.inference_mode()
-def _outputs(model: nn.Sequential, weights: Weights, cut: Cut, sent: TestActivations, form: AtCut) -> list[Any]:
+def _outputs(model: nn.Sequential, weights: State, cut: Cut, sent: TestActivations, form: AtCut) -> list[Any]:
     """Return what the server's blocks make of activations; ValueError for what does not fit."""
     blocks = cut.server_side(model)
     blocks.load_state_dict(named_like(blocks, weights))

@@ -28,7 +28,7 @@ from ..views import MemberGrid
 from .cuts import block_names, num_outputs
 from .evaluation import as_given, evaluate_through_cut, named_like
 from .labels import Labels
-from .loop import Weights
+from .loop import State
 from .server_block import Loss
 from .shapes import AtCut
 
@@ -127,7 +127,7 @@ def fine_tune_heads(
     failures = yield from labels.register([node_id for node_id in clients if node_id not in with_tail])
     unknown = {failure.node_id for failure in failures}
     known = [n for n in clients if n not in unknown]
-    weights: Weights = to_weights(arrays)
+    weights: State = to_weights(arrays)
     model.load_state_dict(weights)
     model.eval()
     terms = {n: LabelTerms(KEPT) if n in with_tail else labels.terms(n) for n in known}
@@ -189,7 +189,7 @@ def metrics_by_node(
     return metrics, failures
 
 
-def _with_heads(weights: Weights, heads: Mapping[int, Weights]) -> list[Message]:
+def _with_heads(weights: State, heads: Mapping[int, State]) -> list[Message]:
     """Return the messages that send each client the whole model with its head, to be evaluated."""
     body = to_record(weights)  # the same arrays for all: copies of whole models would be many
     models = {n: record_by_reference({**body, **to_record(head)}) for n, head in heads.items()}

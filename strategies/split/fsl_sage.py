@@ -19,8 +19,7 @@ from ..randomness import derived_seed
 from ..views import MemberGrid
 from .joint import ClientOfJoint
 from .local_loss import LocalLossTransport
-from .loop import SplitOutcome
-from .loop import Weights as State
+from .loop import SplitOutcome, State
 from .losses import Losses
 from .server_block import Loss, MakeOptimizer, ServerBlock, ServerSide
 from .serving import MiniBatch

@@ -29,7 +29,7 @@ from .labels import Labels
 from .serving import MiniBatch, Serve, Steps
 from .shapes import check_activations, check_lengths
 
-Weights = dict[str, Tensor]
+State = dict[str, Tensor]
 NOT_FINITE = "activations hold NaN or Inf"
 
 
@@ -173,7 +173,7 @@ class Terms:
         is_frozen, labels = any(name in self.frozen for name in block), LabelTerms(KEPT)
         return SplitBegin(block, self.server_round, cut.first, labels, self.config, cut.last, is_frozen, sent)
 
-    def client_block(self, node_id: int, result: SplitResult) -> Weights:
+    def client_block(self, node_id: int, result: SplitResult) -> State:
         """Return a client's blocks after the round: what it has trained, and what was frozen as it was sent.
 
         Raises
@@ -204,7 +204,7 @@ class SplitOutcome:
 
     Parameters
     ----------
-    blocks : dict[int, Weights]
+    blocks : dict[int, State]
         Client blocks of those who finished, by node id, in the order of the clients.
     num_examples : dict[int, int]
         Their training examples.
@@ -218,7 +218,7 @@ class SplitOutcome:
         What clients told beside their blocks.
     """
 
-    blocks: dict[int, Weights] = field(default_factory=dict)
+    blocks: dict[int, State] = field(default_factory=dict)
     num_examples: dict[int, int] = field(default_factory=dict)
     failures: list[Failure] = field(default_factory=list)
     metrics: MetricRecord | None = None

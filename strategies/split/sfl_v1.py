@@ -22,7 +22,7 @@ from .averages import average, on_cpu
 from .choices import beyond_a_choice
 from .edge import SplitEdge
 from .joint import ClientOfJoint, JointBlocks, MakeJointBlocks, make_joint_steps
-from .loop import SplitOutcome, Weights
+from .loop import SplitOutcome, State
 from .losses import Losses
 from .server_block import MakeOptimizer, ServerSide
 from .serving import MiniBatch, Steps, side_by_side
@@ -67,12 +67,12 @@ class SplitFedV1(SplitEdge):
     def split_round(
         self,
         server_round: int,
-        weights: Weights,
+        weights: State,
         config: ConfigRecord,
         clients: Sequence[int],
         losses: Losses,
         grid: MemberGrid,
-    ) -> Exchanges[tuple[SplitOutcome, Weights]]:
+    ) -> Exchanges[tuple[SplitOutcome, State]]:
         """Train every client against a server block of its own, then aggregate."""
         asked, sent, pull = list[Message](), ArrayRecord(), proximal_mu(config)
         if self.aggregation is not None:
@@ -136,10 +136,10 @@ class SplitFedV1(SplitEdge):
         self,
         outcome: SplitOutcome,
         servers: Mapping[int, ServerSide | ClientOfJoint],
-        start: Weights,
-        models: dict[int, Weights],
+        start: State,
+        models: dict[int, State],
         grid: MemberGrid,
-    ) -> dict[int, Weights]:
+    ) -> dict[int, State]:
         """Take note of how the round ended; return what of the clients' models is averaged."""
         return models
 
@@ -206,7 +206,7 @@ def _aggregated(
     server_round: int,
     sent: ArrayRecord,
     asked: Sequence[Message],
-    models: Mapping[int, Weights],
+    models: Mapping[int, State],
     outcome: SplitOutcome,
     losses: Losses,
 ) -> Update:

@@ -11,7 +11,7 @@ from espalier.clients.shared.cut import Cut
 
 from ..exchange import Exchanges
 from .averages import average, on_cpu
-from .loop import SplitOutcome, Weights
+from .loop import SplitOutcome, State
 from .losses import Losses
 from .server_block import MakeOptimizer
 from .serving import MiniBatch
@@ -44,8 +44,8 @@ class SplitFedV2(SharedServerEdge):
         self.order = order
 
     def train_clients(
-        self, server_round: int, weights: Weights, config: ConfigRecord, clients: Sequence[int], losses: Losses
-    ) -> Exchanges[tuple[SplitOutcome, Weights]]:
+        self, server_round: int, weights: State, config: ConfigRecord, clients: Sequence[int], losses: Losses
+    ) -> Exchanges[tuple[SplitOutcome, State]]:
         """Train all clients against the shared server block, then average the client blocks."""
         self.begin(self.server, weights, server_round)
         passes = count()

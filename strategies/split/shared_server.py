@@ -14,7 +14,7 @@ from ..guards.activations import ActivationGuard
 from ..guards.updates import guard_state, load_guard_state
 from ..views import MemberGrid
 from .edge import SplitEdge
-from .loop import SplitOutcome, Weights
+from .loop import SplitOutcome, State
 from .losses import Losses
 from .server_block import MakeOptimizer
 from .serving import MiniBatch, Serve, Steps, in_turn
@@ -40,18 +40,18 @@ class SharedServerEdge(SplitEdge):
     def split_round(
         self,
         server_round: int,
-        weights: Weights,
+        weights: State,
         config: ConfigRecord,
         clients: Sequence[int],
         losses: Losses,
         grid: MemberGrid,
-    ) -> Exchanges[tuple[SplitOutcome, Weights]]:
+    ) -> Exchanges[tuple[SplitOutcome, State]]:
         """Train all clients against the shared server block.
 
         What a client sends is held against rounds before when it comes; of the first, see `_first_round`.
         """
 
-        def train(those: Sequence[int]) -> Exchanges[tuple[SplitOutcome, Weights]]:
+        def train(those: Sequence[int]) -> Exchanges[tuple[SplitOutcome, State]]:
             return self.train_clients(server_round, weights, config, those, losses)
 
         guard = self.activation_guard
@@ -63,11 +63,11 @@ class SharedServerEdge(SplitEdge):
 
     def _first_round(
         self,
-        train: Callable[[Sequence[int]], Exchanges[tuple[SplitOutcome, Weights]]],
+        train: Callable[[Sequence[int]], Exchanges[tuple[SplitOutcome, State]]],
         clients: Sequence[int],
         losses: Losses,
         guard: ActivationGuard,
-    ) -> Exchanges[tuple[SplitOutcome, Weights]]:
+    ) -> Exchanges[tuple[SplitOutcome, State]]:
         """Learn how long activations are.
 
         If it turns out at the end that somebody's were too long, the server block has gone wrong by them, and the round
@@ -107,8 +107,8 @@ class SharedServerEdge(SplitEdge):
 
     @abstractmethod
     def train_clients(
-        self, server_round: int, weights: Weights, config: ConfigRecord, clients: Sequence[int], losses: Losses
-    ) -> Exchanges[tuple[SplitOutcome, Weights]]:
+        self, server_round: int, weights: State, config: ConfigRecord, clients: Sequence[int], losses: Losses
+    ) -> Exchanges[tuple[SplitOutcome, State]]:
         """Train from `weights` with `clients`; return who finished, and the edge's new weights."""
 
     def serve_in_order(

@@ -6,7 +6,7 @@ from flwr.app import ConfigRecord
 
 from ..exchange import Exchanges
 from .averages import on_cpu
-from .loop import NOT_FINITE, SplitOutcome, Weights
+from .loop import NOT_FINITE, SplitOutcome, State
 from .losses import Losses
 from .shared_server import SharedServerEdge
 
@@ -15,8 +15,8 @@ class Relay(SharedServerEdge):
     """SL: clients train one after the other, each from the client block that the one before left."""
 
     def train_clients(
-        self, server_round: int, weights: Weights, config: ConfigRecord, clients: Sequence[int], losses: Losses
-    ) -> Exchanges[tuple[SplitOutcome, Weights]]:
+        self, server_round: int, weights: State, config: ConfigRecord, clients: Sequence[int], losses: Losses
+    ) -> Exchanges[tuple[SplitOutcome, State]]:
         """Pass the client block along the clients, in client order."""
         self.begin(self.server, weights, server_round)
         serve = self.serve_in_order(server_round, losses, lambda batches: batches)
