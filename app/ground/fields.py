@@ -13,6 +13,7 @@ FIELDS: Final = frozenset(
         *("clients", "test", "validation", "bytes", "closed_form_bits", "energy_joules", "late_share"),
         *("seconds", "wall_seconds", "simulated_seconds", "async"),
         *("privacy", "privacy-asked", "privacy-of", "privacy-noise", "ends"),
+        *("secure", "secure-clients", "secure-error", "secure-clipped"),
     }
 )
 

@@ -52,6 +52,7 @@ class EngineKind:
         name, is_simulated = f"engine = {self.text!r}", not self.is_flowers
         return unused(
             (is_simulated, ("deploy.reply-timeout",), f"with {name} nobody is late"),
+            (is_simulated, ("deploy.wait-for-nodes",), f"with {name} clients are there from the start"),
             (is_simulated, ("deploy.transport",), f"with {name} no message starts a process"),
             (is_simulated, ("deploy.nodes-move",), f"with {name} no node has a config that changes"),
             (is_simulated, ("edge-names",), f"with {name} edges are named by their numbers"),

@@ -370,8 +370,8 @@ class StreamSettings(Section):
 
     payload: Literal["float32", "float16", "bfloat16", "int8", "top-25%", "top-10%"] = "float32"
     """Format of activations and gradients in a stream: `"float32"`, `"float16"`, `"bfloat16"`, `"int8"` with a scale
-    per sample, or only the largest values of each sample, `"top-25%"` and `"top-10%"`, whose rest is added later
-    ([streams](streams.md#smaller-payloads)), but not with `tail-layer` or `split.label-policy="labels"`.
+    per sample, or only the largest values of each sample, `"top-25%"` and `"top-10%"`, whose rest is added later,
+    except with `tail-layer` or `split.label-policy="labels"` ([streams](streams.md#smaller-payloads)).
     """
     address: Annotated[str, Tag.OWN_AT_EDGES, Tag.HOW] = "127.0.0.1"
     """Name or address under which clients reach the edge."""

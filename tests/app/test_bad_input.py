@@ -141,6 +141,10 @@ def test_a_full_disk_is_named_and_what_is_anothers_fault_is_not_laid_on_it(tmp_p
             "algorithm=fedavg cloud-strategy=Bulyan participation=0.25",
             ["cloud-strategy = 'Bulyan'", "more clients in a round: Bulyan needs the replies of 3, there are 2"],
         ),
+        (
+            "algorithm=local num-edges=2 cloud-strategy=FedAdam",
+            ["cloud-strategy = 'FedAdam'", "'FedAvg': local averages nothing"],
+        ),
         ("edge-strategy=MultiKrum(num_nodes_to_select=0)", ["an integer >= 1 for num_nodes_to_select"]),
         (
             "algorithm=scaffold cloud-strategy=FedAdam",

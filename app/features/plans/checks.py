@@ -129,6 +129,8 @@ def without_use(case: Case) -> Unused:
         (rule.selects_a_number, ignored, by_solver),
         (not plan.value.module and plan.value.name == "uniform", ("plan.value-weight",), "plan.value = 'uniform'"),
         (not rule.has_limits, of_limits, f"{name} keeps no deadline"),
+        # Where it is not given it is as many, see `espalier.app.config.defaults.with_defaults`.
+        (plan.max_local_rounds != case.train.local_epochs, ("local-epochs",), "plan.max-local-rounds says how many"),
         (nobody_walks, ("plan.deadline-seconds",), f"{name} keeps no deadline, and nobody walks"),
         (not case.algorithm.adds_gradients, ("plan.divide-by-arrived",), f"edges of {name} add up no gradients"),
         (measured, radio_keys, "plan.resources = 'measured': links are measured"),

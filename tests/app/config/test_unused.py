@@ -69,6 +69,13 @@ CHEAPEST = {"algorithm": "rawhfl", "plan.solver": "cheapest-at-full-power"}
         ({"dataset": "video-caching", "alpha": 0.1}, "alpha", "dataset = 'video-caching' is simulated"),
         ({"engine": "in-process", "deploy.nodes-move": True}, "deploy.nodes-move", "no node has a config that changes"),
         ({"engine": "in-process", "num-edges": 2, "edge-names": "a,b"}, "edge-names", "named by their numbers"),
+        ({"engine": "ray", "deploy.wait-for-nodes": 9}, "deploy.wait-for-nodes", "clients are there from the start"),
+        ({"algorithm": "local", "edge-strategy": "FedMedian"}, "edge-strategy", "local averages nothing"),
+        (
+            {"algorithm": "rawhfl", "local-epochs": 7, "plan.max-local-rounds": 3},
+            "local-epochs",
+            "plan.max-local-rounds says how many",
+        ),
         ({"engine": "ray", "deploy.reply-timeout": 9}, "deploy.reply-timeout", "with engine = 'ray' nobody is late"),
         ({"partition": "iid", "alpha": 0.1}, "alpha", "partition = 'iid'"),
         ({"data.shards-per-client": 3}, "data.shards-per-client", "partition = 'dirichlet'"),

@@ -64,6 +64,8 @@ def test_lines_and_summary_say_what_each_average_is_like(twice):
     told = [own for line in lines(twice, "edge") for own in line["secure"]]
     made = [own for own in told if own]
     assert {own["clients"] for own in made} == {3, 4}
+    every = [*lines(twice, "edge"), *lines(twice, "global")]
+    assert {name for line in every for name in line if name.startswith("secure")} == {"secure"}
     assert summary(twice)["secure"] == {
         "edge_rounds": 8,
         "void": 8 - len(made),
