@@ -183,6 +183,7 @@ class EdgeRun:
     def _train(self, request: Wire) -> Wire:
         self._round = number = request["round"]
         self._load_state(request["state"])
+        self._state.before_training()
         logger.info("global round %d: started", number)
         config = self._told(request)
         rounds = self._hierarchical.train_edge(self.name, number, request["arrays"], config, self._grid)
