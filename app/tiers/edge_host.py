@@ -269,7 +269,8 @@ class EdgeRun:
         seconds: OfEdge | None = None,
     ) -> Wire:
         """Return what every answer holds besides its result."""
-        return {"counted": counted_to_wire(counts, plans, seconds), "state": self._state.to_answer()}
+        counted = counted_to_wire(counts, plans, seconds)
+        return {"counted": counted, "state": self._state.to_answer(), "config": self._config}
 
     def _report_round(
         self, number: int, outcome: EdgeOutcome, counts: Counter[Link], plans: list[dict[str, Any]]

@@ -241,6 +241,27 @@ def test_an_edge_that_is_gone_for_a_round_is_left_out_of_it_alone(tmp_path, shor
     assert summary(cloud)["failures"] == 2
 
 
+def test_an_edge_started_again_with_other_settings_is_left_out_until_it_has_the_same(tmp_path, short_path):
+    settings = SMALL | {"global_rounds": 3}
+    with edge_hosts(short_path, TWO, **settings) as hosts:
+        other = hosts[1]
+
+        def again(number):
+            other.stop()
+            other.settings["learning_rate"] = {1: 0.5, 2: 0.1, 3: 0.1}[number]
+            other.start()
+
+        cloud = run_cloud(tmp_path / "cloud", hosts, after_round=again, **settings)
+    assert [line["edges_left_out"] for line in lines(cloud, "global")] == [[], ["edge-1"], []]
+    (failure, _) = next(line for line in lines(cloud, "edge") if line["edge"] == "edge-1" and line["failures"])[
+        "failures"
+    ]
+    assert failure["reason"] == (
+        "learning-rate = 0.1, but 0.5 at edge 'edge-1': allowed is the same at both: "
+        "start one of the two runs again with the other's value"
+    )
+
+
 @pytest.mark.parametrize("name", ["h-fedavg", "rawhfl"])
 def test_an_interrupted_cloud_goes_on_from_its_last_round_while_the_edges_run(tmp_path, short_path, name):
     settings = SMALL | CASES[name] | {"global_rounds": 3}
