@@ -157,7 +157,7 @@ def open_stream(ticket: StreamTicket, timeout_seconds: float | None) -> Iterator
 
 
 def measure_link(ticket: StreamTicket) -> float:
-    """Return the bits per second of a link, those of both directions together, by frames that the edge gives back.
+    """Return the bits per second of an uplink, by frames whose arrival the edge answers with a byte.
 
     Parameters
     ----------
@@ -174,6 +174,8 @@ def measure_link(ticket: StreamTicket) -> float:
         stream.exchange(b"\0")  # the connection takes longer to make than a frame
         started = time.perf_counter()
         for _ in range(PROBE_FRAMES):
-            stream.exchange(frame)
+            stream.send(frame)
+        for _ in range(PROBE_FRAMES):
+            stream.receive()
         seconds = time.perf_counter() - started
-    return 2 * 8 * PROBE_FRAMES * len(frame) / max(seconds, SHORTEST_SECONDS)
+    return 8 * PROBE_FRAMES * len(frame) / max(seconds, SHORTEST_SECONDS)

@@ -122,16 +122,21 @@ def ask_edges(grid: Grid, deploy: Deploy, node_ids: Iterable[int]) -> dict[int, 
 
 
 def _edge_host(gateway: int, answer: Wire) -> EdgeHost:
-    name, config = answer["name"], answer["config"]
+    name, config = answer["name"], config_from_wire(answer["config"])
     if not isinstance(name, str) or not is_name(name):
         raise ValueError(f"an edge's name is {quoted(name)}, expected a text")
-    if not all(isinstance(k, str) and is_name(k) and isinstance(v, str | int | float) for k, v in config.items()):
-        raise ValueError("its config holds more than texts and numbers, by short names")
     clients = [profile_from_wire(client, name) for client in answer["clients"]]
     version = answer.get("version", "")
     if not isinstance(version, str) or (version and not is_name(version)):
         raise ValueError(f"its version is {quoted(version)}, expected a text")
     return EdgeHost(name, gateway, clients, config, dict(answer["state"]), version)
+
+
+def config_from_wire(config: Any) -> dict[str, Any]:
+    """Return an edge's run config as it came; ValueError, or what else foreign data leads to, if it is none."""
+    if not all(isinstance(k, str) and is_name(k) and isinstance(v, str | int | float) for k, v in config.items()):
+        raise ValueError("its config holds more than texts and numbers, by short names")
+    return dict(config)
 
 
 def check_edges(own: Mapping[str, Any], edges: Sequence[EdgeHost], num_clients: int) -> None:
@@ -147,14 +152,15 @@ def check_edges(own: Mapping[str, Any], edges: Sequence[EdgeHost], num_clients: 
         The clients are 0 to `num_clients` - 1, each once.
     """
     for edge in edges:
-        check_same_config(own, edge)
+        check_same_config(own, edge.name, edge.config)
     check_clients(num_clients, edges)
 
 
-def check_same_config(own: Mapping[str, Any], edge: EdgeHost) -> None:
-    """Raise UserError where an edge's run trains in another way than this one."""
+def check_same_config(own: Mapping[str, Any], name: str, config: Any) -> None:
+    """Raise UserError where an edge's run trains in another way than this one; else as `config_from_wire`."""
+    config = config_from_wire(config)
     free = keys_tagged(Tag.OWN_AT_EDGES)
-    for key in sorted(own.keys() | edge.config.keys()):
+    for key in sorted(own.keys() | config.keys()):
         is_own = key in free
         if key == "split.transport":  # messages round nothing
             is_own = own["stream.payload"] == "float32"
@@ -162,9 +168,9 @@ def check_same_config(own: Mapping[str, Any], edge: EdgeHost) -> None:
             is_own = own["train.schedule"] == "constant"
         if is_own:
             continue
-        if own.get(key) != (theirs := edge.config.get(key)):
+        if own.get(key) != (theirs := config.get(key)):
             raise UserError(
-                f"{key} = {own.get(key)!r}, but {shown(theirs)} at edge {edge.name!r}: allowed is the same at "
+                f"{key} = {own.get(key)!r}, but {shown(theirs)} at edge {name!r}: allowed is the same at "
                 "both: start one of the two runs again with the other's value"
             )
 

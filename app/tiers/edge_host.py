@@ -183,6 +183,7 @@ class EdgeRun:
     def _train(self, request: Wire) -> Wire:
         self._round = number = request["round"]
         self._load_state(request["state"])
+        self._state.before_training()
         logger.info("global round %d: started", number)
         config = self._told(request)
         rounds = self._hierarchical.train_edge(self.name, number, request["arrays"], config, self._grid)
@@ -268,7 +269,8 @@ class EdgeRun:
         seconds: OfEdge | None = None,
     ) -> Wire:
         """Return what every answer holds besides its result."""
-        return {"counted": counted_to_wire(counts, plans, seconds), "state": self._state.to_answer()}
+        counted = counted_to_wire(counts, plans, seconds)
+        return {"counted": counted, "state": self._state.to_answer(), "config": self._config}
 
     def _report_round(
         self, number: int, outcome: EdgeOutcome, counts: Counter[Link], plans: list[dict[str, Any]]

@@ -18,7 +18,7 @@ from espalier.app.meters.seconds import SecondsMeter
 from espalier.app.planning.world import PlannedWorld
 from espalier.app.settings.sections import Split
 from espalier.app.tasks.task import Task
-from espalier.app.tiers.cloud import check_edges, gather_edges, remote_edges
+from espalier.app.tiers.cloud import check_edges, check_same_config, gather_edges, remote_edges
 from espalier.app.tiers.edge_host import EdgeRun
 from espalier.app.tiers.states import OwnState
 from espalier.app.tiers.wire import Counted
@@ -74,6 +74,7 @@ def over_hosts(config: RunConfig, grid: Grid, task: Task, model: nn.Module, obse
         head=tuned_head(config.algorithm, config.split, model),
         uplinks=uplinks_of(config),
         is_planned=world is not None,
+        check_config=partial(check_same_config, config.as_dict()),
         on_counted=partial(add_counted, meter, seconds, world),
     )
     return federation_over(scene, make_edge, meter, seconds, parts_of(scene), observers)

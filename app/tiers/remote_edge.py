@@ -73,6 +73,9 @@ class RemoteEdge(Edge):
     is_own : bool (default: False)
         Whether it runs in a process of this run. Then what fails there ends the run, as in one process; else an edge
         that says that it failed is left out.
+    check_config : Callable[[str, Any], None] (default: nothing)
+        Given the edge's name and the settings that an answer tells of, raises UserError if they do not fit this run's:
+        the edge's run may have been started again with others. ValueError if they are none.
     on_counted : Callable[[str, Counted], None] (default: nothing)
         Told the edge's name and what it counted, once for every answer that could be used.
     """
@@ -92,6 +95,7 @@ class RemoteEdge(Edge):
         uplinks: Uplinks | None = None,
         is_planned: bool = False,
         is_own: bool = False,
+        check_config: Callable[[str, Any], None] = lambda name, config: None,
         on_counted: Callable[[str, Counted], None] = lambda name, counted: None,
     ) -> None:
         self.name = name
@@ -107,6 +111,7 @@ class RemoteEdge(Edge):
         self._uplinks = uplinks or PlainUplinks()
         self._is_planned = is_planned
         self._is_own = is_own
+        self._check_config = check_config
         self._on_counted = on_counted
         self._state = state
         self._updates: list[Update] = []
@@ -215,10 +220,14 @@ class RemoteEdge(Edge):
         self, reply: Wire, read: Callable[[Wire], Result], planned: range, *, keeps_state: bool
     ) -> tuple[Result, Counted]:
         try:
+            if "config" in reply:  # not by an older version
+                self._check_config(self.name, reply["config"])
             result, counted = read(reply), counted_from_wire(reply["counted"], self.clients, planned)
             if not keeps_state:
                 self._state.from_answer(reply["state"])
                 self._num_taken += 1
+        except UserError as error:
+            raise EdgeError(str(error)) from None
         except Exception as error:  # all of this only reads foreign data, which can fail in any way
             raise EdgeError(f"its answer does not fit: {type(error).__name__}: {one_line(error)}") from None
         return result, counted

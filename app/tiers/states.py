@@ -23,6 +23,9 @@ class EdgeState(Protocol):
     def from_request(self, state: Wire) -> None:
         """Take what came with a request."""
 
+    def before_training(self) -> None:
+        """Learn that the request is one to train, after its state was taken: what clients keep moves on."""
+
     def to_answer(self) -> Wire:
         """Return what goes with the answer."""
 
@@ -54,6 +57,10 @@ class OwnState:
     a name, which comes with its state; where another comes, nothing goes by what clients keep any more, and they are
     told to forget it.
 
+    Each request to train moves clients on from the state that it brings to that of its answer, which has a mark of its
+    own. Where the next one brings another mark, the answer is lost, or the cloud has gone back to an earlier round:
+    clients are ahead of the state, and begin anew with it.
+
     Parameters
     ----------
     edge : Edge
@@ -67,26 +74,39 @@ class OwnState:
         self._world = world
         self._run = ""
         self._has_other = False  # whether clients may keep something of another run
+        self._mark = ""  # of the state here
+        self._clients_mark = ""  # of the state that goes with what clients keep
 
     def from_request(self, state: Wire) -> None:
         """Take what came with a request."""
         self._edge.load_state_dict(state["edge"])
         if self._world:
             self._world.load_state_dict(state["world"])
+        self._mark = state.get("mark", "")
         if not self._run or state.get("run") != self._run:
-            self._has_other = bool(self._run)
-            self._run = token_hex(8)
-            self._edge.inner.clients_begin_anew()
+            self._begin_anew()
+
+    def before_training(self) -> None:
+        """Have clients begin anew if they are ahead of the state, and mark that of the answer."""
+        if self._mark != self._clients_mark:
+            self._begin_anew()
+        self._mark = self._clients_mark = token_hex(8)
 
     def to_answer(self) -> Wire:
         """Return what goes with the answer."""
         world = self._world.state_dict() if self._world else None
-        return {"edge": self._edge.state_dict(), "world": world, "run": self._run}
+        return {"edge": self._edge.state_dict(), "world": world, "run": self._run, "mark": self._mark}
 
     @property
     def told(self) -> ConfigRecord:
         """The run's name, where clients may keep something of another."""
         return ConfigRecord({RUN: self._run} if self._has_other else {})
+
+    def _begin_anew(self) -> None:
+        self._has_other = bool(self._run)
+        self._run = token_hex(8)
+        self._mark = self._clients_mark
+        self._edge.inner.clients_begin_anew()
 
 
 class WholeState:
@@ -122,6 +142,9 @@ class WholeState:
         if not kept:  # they have lost it, or never had any
             self._edge.inner.clients_begin_anew()
         self._grid.load_state_dict({str(i): kept[client] for i, client in enumerate(self._clients) if client in kept})
+
+    def before_training(self) -> None:
+        """Do nothing: what clients keep came with the request."""
 
     def to_answer(self) -> Wire:
         """Return what goes with the answer."""

@@ -303,16 +303,16 @@ class StreamServer:
         return self._ticket(serve, max_bytes)
 
     def expect_probe(self) -> Ticket:
-        """Return a ticket for one stream that gives back what it gets, by which a client measures its link."""
+        """Return a ticket for one stream that answers a frame with a byte, by which a client measures its uplink."""
 
-        def echo(requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
+        def acknowledge(requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
             for frame, _ in zip(requests, range(PROBE_FRAMES), strict=False):
                 if len(frame) > self._max_bytes:
                     context.cancel()
                     return
-                yield frame
+                yield frame[:1]  # no more goes down, whose rate is another
 
-        return self._ticket(echo, self._max_bytes)
+        return self._ticket(acknowledge, self._max_bytes)
 
     def _ticket(self, serve: ServeStream, max_bytes: int) -> Ticket:
         token = secrets.token_urlsafe(32)

@@ -13,6 +13,7 @@ from espalier.app.reports.run_state import RunState
 from espalier.app.run.resume import take_back
 from espalier.app.tiers.states import OwnState
 from espalier.app.wiring.task_of_run import build_task
+from espalier.clients.memory import RUN
 from espalier.clients.messages.split_names import AUXILIARY_HEAD
 from espalier.clients.shared.local_round import Begun, Done, Learned
 from tests.app.algorithms.test_scaffold import edge_half_of, kept_by
@@ -204,6 +205,30 @@ def test_a_host_whose_run_is_new_has_clients_that_begin_anew():
     new.to_answer()  # as it introduces itself
     new.from_request(saved)
     assert not sum_of(edge)
+
+
+def test_a_host_whose_answer_to_training_was_lost_has_clients_that_begin_anew():
+    engine, federation, model = begun(algorithm="scaffold")
+    (edge,) = federation.hierarchical.edges.values()
+    own = OwnState(edge, None)
+
+    def trained(state):
+        own.from_request(state)
+        own.before_training()
+        began_anew = not sum_of(edge)
+        federation.hierarchical.start(engine.grid, model, num_rounds=1)
+        return own.to_answer(), began_anew, own.told
+
+    first, *_ = trained(own.to_answer())
+    own.from_request(first)
+    second, began_anew, told = trained(own.to_answer())  # an evaluation's answer: it has moved nobody on
+    assert (began_anew, told) == (False, {})
+    third, began_anew, told = trained(first)  # the second is lost
+    assert (began_anew, third["run"] != first["run"]) == (True, True)
+    assert told == {RUN: third["run"]}
+    fourth, began_anew, told = trained(third)
+    assert (began_anew, told) == (False, {RUN: third["run"]})
+    assert len({state["mark"] for state in (first, second, third, fourth)}) == 4
 
 
 @pytest.mark.parametrize("algorithm", ["h-fedavg", "scaffold", "feddyn", "ditto", "apfl", "fedper", "hsfl-scaffold"])

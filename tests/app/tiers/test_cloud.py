@@ -83,7 +83,7 @@ def test_what_is_the_hosts_own_may_differ(short_path):
     with edge_hosts(short_path, TWO, **SMALL | {"reply_timeout": 9, "stream_port": 1234}) as hosts:
         edges = gathered(hosts, config)
     for edge in edges:
-        check_same_config(config.as_dict(), edge)
+        check_same_config(config.as_dict(), edge.name, edge.config)
 
 
 def test_where_streams_round_all_edges_stream(short_path):

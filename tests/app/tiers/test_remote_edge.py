@@ -128,6 +128,27 @@ def test_one_exchange_gives_all_edge_rounds_of_a_global_round(remote):
     assert remote.state_dict() == {"edge": {"round": 3}}
 
 
+def test_an_edge_whose_run_has_other_settings_by_now_is_left_out_until_it_has_the_same(caplog):
+    def check(name, config):
+        if config["seed"]:
+            raise UserError(f"seed = 0, but {config['seed']} at edge {name!r}")
+
+    caplog.set_level("INFO", "espalier")
+    state = AtCloud({"edge": {"round": 0}})
+    edge = RemoteEdge("west", 99, PROFILES, 3, state, wait_seconds=0, reply_seconds=0, check_config=check)
+    _, update = train(edge, wire_of(config={"seed": 7}), server_round=1)
+    assert update == Update(failures=[Failure(EVERYBODY, "seed = 0, but 7 at edge 'west'")])
+    assert edge.state_dict() == {"edge": {"round": 0}}  # what was trained otherwise is not taken
+    _, evaluation = answered(
+        edge.evaluate_round(3, model(1.0, 1.0), CONFIG, members()),
+        evaluation_to_wire(Evaluation(), NODES) | {"state": {}, "counted": NOTHING, "config": {"seed": 7}},
+    )
+    assert evaluation.failures == update.failures
+    _, update = train(edge, wire_of(config={"seed": 0}))
+    assert list(update.participants) == [3, 6]
+    assert [record.getMessage() for record in caplog.records] == ["edge 'west' is back"]
+
+
 def claimed(data, size=3):
     return ArrayRecord({PAYLOAD: Array("uint8", (size,), "numpy.ndarray", data)})
 

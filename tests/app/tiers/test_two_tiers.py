@@ -7,8 +7,12 @@ import torch
 
 from espalier.app.ground.checkpoint import load_state
 from espalier.app.run.run import run
+from espalier.app.tiers import remote_edge
+from espalier.app.tiers.remote_edge import reply_of
+from espalier.clients.messages.edge import TRAIN_EDGE
+from espalier.clients.shared.arrays import to_weights
 from tests.app.assembling import config_of, engine_of
-from tests.app.runs import lines, rows_of_clients, run_app, same_weights, summary
+from tests.app.runs import kept_of, lines, rows_of_clients, run_app, same_weights, summary
 from tests.app.tiers.hosts import SMALL, Watching, edge_hosts, run_cloud
 
 OF_BYTES = ("bytes", "bytes_by_kind", "personalisation_bytes_by_kind")
@@ -237,6 +241,27 @@ def test_an_edge_that_is_gone_for_a_round_is_left_out_of_it_alone(tmp_path, shor
     assert summary(cloud)["failures"] == 2
 
 
+def test_an_edge_started_again_with_other_settings_is_left_out_until_it_has_the_same(tmp_path, short_path):
+    settings = SMALL | {"global_rounds": 3}
+    with edge_hosts(short_path, TWO, **settings) as hosts:
+        other = hosts[1]
+
+        def again(number):
+            other.stop()
+            other.settings["learning_rate"] = {1: 0.5, 2: 0.1, 3: 0.1}[number]
+            other.start()
+
+        cloud = run_cloud(tmp_path / "cloud", hosts, after_round=again, **settings)
+    assert [line["edges_left_out"] for line in lines(cloud, "global")] == [[], ["edge-1"], []]
+    (failure, _) = next(line for line in lines(cloud, "edge") if line["edge"] == "edge-1" and line["failures"])[
+        "failures"
+    ]
+    assert failure["reason"] == (
+        "learning-rate = 0.1, but 0.5 at edge 'edge-1': allowed is the same at both: "
+        "start one of the two runs again with the other's value"
+    )
+
+
 @pytest.mark.parametrize("name", ["h-fedavg", "rawhfl"])
 def test_an_interrupted_cloud_goes_on_from_its_last_round_while_the_edges_run(tmp_path, short_path, name):
     settings = SMALL | CASES[name] | {"global_rounds": 3}
@@ -255,6 +280,33 @@ def test_an_interrupted_cloud_goes_on_from_its_last_round_while_the_edges_run(tm
     assert [line["round"] for line in lines(cloud, "global")] == [1, 2, 3]
     assert same_weights(cloud, server)
     assert same_figures(cloud, server, bytes_too=True)
+
+
+def test_a_cloud_killed_in_a_round_goes_on_with_clients_that_begin_anew_with_their_edges(
+    tmp_path, short_path, monkeypatch
+):
+    settings, arrived = SMALL | KEEP["scaffold"], []
+
+    def killed(reply):
+        arrived.append(reply.metadata.message_type)
+        if arrived.count(TRAIN_EDGE) == 4:  # both edges have trained in round 2, and one of the answers is lost
+            arrived.append(TRAIN_EDGE)
+            raise KeyboardInterrupt
+        return reply_of(reply)
+
+    monkeypatch.setattr(remote_edge, "reply_of", killed)
+    with edge_hosts(short_path, TWO, **settings) as hosts:
+        with pytest.raises(KeyboardInterrupt):
+            run_cloud(tmp_path / "cloud", hosts, **settings)
+        cloud = run_cloud(tmp_path / "cloud", hosts, output_dir="", resume=str(tmp_path / "cloud"), **settings)
+        edges = load_state(cloud / "state.npz")["strategies"]["edges"]
+        for host in hosts:
+            c = to_weights(edges[host.name]["edge"]["half"]["control"])
+            clients = [client["kept"] for client in kept_of(host.engine.grid.state_dict())]
+            for name, control in c.items():
+                mean = sum(c_i[name] for c_i in clients) / len(clients)
+                torch.testing.assert_close(control, mean, rtol=0, atol=1e-7)
+    assert [line["round"] for line in lines(cloud, "global")] == [1, 2]
 
 
 def test_edges_go_by_any_name_and_clients_need_not_be_blocks(tmp_path, short_path):

@@ -49,17 +49,17 @@ def test_the_cloud_gets_models_figures_and_class_counts(tmp_path, short_path, to
         assert set(answer) == {"name", "config", "clients", "state", "version"}
         assert all(set(client) == PROFILE for client in answer["clients"])
     for answer in told["train.edge"]:
-        assert set(answer) == {"sent", "rounds", "counted", "state"}
+        assert set(answer) == {"sent", "rounds", "counted", "state", "config"}
         assert all(
             name.startswith(FRONT + MIDDLE) for name in answer["sent"][ARRAYS]
         )  # the head is frozen, at the edge
         parts = {"trained", "metrics", "weight", "participants", "failures"}
         assert all(set(one) == parts and set(one["metrics"]) == {"train_loss"} for one in answer["rounds"])
     for answer in told["evaluate.edge"]:
-        assert set(answer) == {"metrics", "weight", "replies", "failures", "counted", "state"}
+        assert set(answer) == {"metrics", "weight", "replies", "failures", "counted", "state", "config"}
         assert all(set(own) == {"loss", "accuracy", "num-examples"} for own in answer["replies"].values())
     for answer in told["train.edge_heads"]:
-        assert set(answer) == {"heads", "metrics", "failures", "counted", "state"}
+        assert set(answer) == {"heads", "metrics", "failures", "counted", "state", "config"}
         assert len(answer["heads"]) == (2 if tail == "none" else 0)
         assert all(name.startswith(TAIL) for head in answer["heads"].values() for name in head)
     for answers in told.values():

@@ -4,7 +4,7 @@ import socket
 import struct
 import time
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from threading import Event, Lock, Thread
@@ -44,6 +44,8 @@ class StreamProxy:
         Told of every fault that came to pass, in a thread of the connection's.
     most_waiting : int, optional (default: None)
         The oldest of more faults than this that wait are forgotten.
+    bits_per_second : Mapping[str, float], optional (default: None)
+        The most that a connection passes, by direction; None passes all at once.
 
     Attributes
     ----------
@@ -54,8 +56,12 @@ class StreamProxy:
     """
 
     def __init__(
-        self, struck: Callable[[StreamFault], object] = lambda fault: None, most_waiting: int | None = None
+        self,
+        struck: Callable[[StreamFault], object] = lambda fault: None,
+        most_waiting: int | None = None,
+        bits_per_second: Mapping[str, float] | None = None,
     ) -> None:
+        self._rates = bits_per_second or {}
         self.passed: Counter[str] = Counter()
         self._struck = struck
         self._flows = Event()
@@ -131,7 +137,7 @@ class StreamProxy:
     def _pass(self, source: socket.socket, sink: socket.socket, direction: str, fault: StreamFault | None) -> None:
         """Pass what comes one way; whoever of both directions ends first ends both."""
         due = fault if fault and fault.direction == direction else None
-        passed = 0
+        passed, free_at = 0, time.monotonic()
         with suppress(OSError):
             while data := source.recv(CHUNK_BYTES):
                 self._flows.wait()
@@ -147,6 +153,9 @@ class StreamProxy:
                             end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
                         break
                     due = None
+                if rate := self._rates.get(direction):
+                    free_at = max(free_at, time.monotonic()) + 8 * len(data) / rate
+                    time.sleep(max(free_at - time.monotonic(), 0.0))
                 sink.sendall(data)
                 passed += len(data)
                 with self._lock:

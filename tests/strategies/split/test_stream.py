@@ -1,6 +1,7 @@
 """Streams carry the same split training as messages, and only for those who may; a bad peer harms nobody else."""
 
 import logging
+import math
 import re
 import socket
 import threading
@@ -519,7 +520,7 @@ def test_strangers_take_no_clients_place():
         until(lambda: len(refused) > 50)
         for _ in range(20):
             with open_stream(server.expect_probe().told, SOON) as stream:
-                assert stream.exchange(b"frame") == b"frame"
+                assert stream.exchange(b"frame") == b"f"
         until(lambda: len(refused) > 100)
     # With a reason, in haste, and for more than one stream in a connection.
     codes = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.UNAVAILABLE)
@@ -530,7 +531,7 @@ def test_a_connection_has_one_stream(server):
     told = server.expect_probe().told
     channel, first = call(told, never_ending(b"frame")[0])
     with channel:
-        assert next(first) == b"frame"
+        assert next(first) == b"f"
         token = ((TOKEN_KEY, server.expect_probe().told.token),)
         second = channel.stream_stream(METHOD)(iter([b"frame"]), metadata=token, timeout=0.5)
         with pytest.raises(grpc.RpcError) as error:
@@ -543,20 +544,20 @@ def test_a_connection_grows_old_and_its_stream_goes_on(monkeypatch):
     monkeypatch.setattr("espalier.strategies.split.stream.OPTIONS", own)
     with serving() as server, open_stream(server.expect_probe().told, SOON) as stream:
         for _ in range(10):
-            assert stream.exchange(b"frame") == b"frame"
+            assert stream.exchange(b"frame") == b"f"
             time.sleep(PAUSE_SECONDS)
 
 
 def test_a_client_for_whom_there_is_no_thread_waits_for_one():
     with serving(max_streams=0) as server, ThreadPoolExecutor(1) as pool:
         calls = [call(server.expect_probe().told, never_ending(b"frame")[0]) for _ in range(SPARE_STREAMS)]
-        assert [next(stream) for _, stream in calls] == [b"frame"] * SPARE_STREAMS
+        assert [next(stream) for _, stream in calls] == [b"f"] * SPARE_STREAMS
         with open_stream(server.expect_probe().told, SOON) as stream:
             answer = pool.submit(stream.exchange, b"frame")
             time.sleep(5 * PAUSE_SECONDS)
             assert not answer.done()
             calls[0][1].cancel()
-            assert answer.result(SOON) == b"frame"
+            assert answer.result(SOON) == b"f"
         for channel, _ in calls:
             channel.close()
 
@@ -618,10 +619,10 @@ def test_a_probe_that_is_over_holds_no_thread():
 def test_a_token_opens_one_stream_once(server):
     told = server.expect_probe().told
     with open_stream(told, SOON) as stream:
-        assert stream.exchange(b"one") == b"one"
+        assert stream.exchange(b"one") == b"o"
         with open_stream(told, SOON) as another, pytest.raises(ConnectionError, match="UNAUTHENTICATED"):
             another.exchange(b"two")
-        assert stream.exchange(b"three") == b"three"
+        assert stream.exchange(b"three") == b"t"
 
 
 def test_a_withdrawn_ticket_and_a_forgotten_one(server):
@@ -666,10 +667,10 @@ def test_too_large_a_message_ends_its_own_stream_only(server):
     assert measure_link(server.expect_probe().told) > 0
 
 
-def test_a_probe_gives_back_no_more_than_it_may_have_where_others_stay():
+def test_a_probe_takes_no_larger_frames_where_others_stay():
     with serving(max_message_bytes=2**22) as server:
         with open_stream(replace(server.expect_probe().told, max_bytes=2**22), SOON) as stream:
-            assert len(stream.exchange(bytes(2**20))) == 2**20
+            assert stream.exchange(bytes(2**20)) == b"\0"
             with pytest.raises(ConnectionError, match="CANCELLED"):
                 stream.exchange(bytes(2**20 + 1))
         assert measure_link(server.expect_probe().told) > 0
@@ -725,7 +726,7 @@ def test_a_client_that_strangers_keep_out_for_a_moment_tries_again():
         time.sleep(5 * PAUSE_SECONDS)
         assert not answer.done()
         strangers.close()
-        assert answer.result(SOON) == b"frame"
+        assert answer.result(SOON) == b"f"
 
 
 def test_a_client_tries_again_where_an_edge_has_no_room():
@@ -812,3 +813,16 @@ def test_time_that_the_edge_computes_is_not_the_links(server):
 
 def test_a_probe_measures_the_link(server):
     assert 1e6 < measure_link(server.expect_probe().told) < 1e13
+
+
+@pytest.mark.parametrize(("up", "down"), [(64e6, math.inf), (math.inf, 8e6)])
+def test_a_probe_measures_the_way_up_alone(server, monkeypatch, up, down):
+    proxy = StreamProxy(bits_per_second={"up": up, "down": down})
+    monkeypatch.setenv("grpc_proxy", proxy.address)
+    rate = measure_link(server.expect_probe().told)
+    proxy.close()
+    if up < down:
+        assert 0.5 * up < rate < 1.05 * up  # up to twice as much if what the edge sent counted, too
+    else:
+        assert rate > 4 * down  # then 16e6
+    assert proxy.passed["up"] > 2**22 > 2**18 > proxy.passed["down"]
