@@ -80,6 +80,7 @@ def test_learning_rates_that_fall_over_global_rounds_need_as_many_at_the_edges(s
 
 def test_what_is_the_hosts_own_may_differ(short_path):
     own = {"global_rounds": 9, "cloud_strategy": "FedAdam", "evaluate_every": 3}
+    own |= {"report.tracker": "tensorboard", "report.ledger": True}
     config = config_of(role="cloud", **SMALL | own)
     with edge_hosts(short_path, TWO, **SMALL | {"reply_timeout": 9, "stream_port": 1234}) as hosts:
         edges = gathered(hosts, config)
