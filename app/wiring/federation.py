@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from flwr.serverapp import Grid
 
-from espalier.app.ground.errors import UserError, bad_value
+from espalier.app.ground.errors import UserError, bad_value, shown
 from espalier.app.settings.sections import Deploy
 from espalier.app.tasks.task import Task
 from espalier.clients.messages.profile import ProfileQuery
@@ -249,8 +249,19 @@ def assign_edges(profiles: Sequence[Profile], num_edges: int) -> dict[str, list[
         topology = in_blocks(profiles.node_ids, num_edges)
     else:
         topology = group_by_edge(profiles, num_edges)
+        _warn_of_edges(profiles, topology, num_edges)
     log_joined(profiles, topology)
     return topology
+
+
+def _warn_of_edges(profiles: Sequence[Profile], topology: Topology, num_edges: int) -> None:
+    """Warn where nodes name more edges, or fewer, than were asked for."""
+    if len(topology) == num_edges:
+        return
+    there = f"{len(topology)} by the edge-name of nodes, {shown(list(topology))}"
+    # Those without a name are in blocks, which another number of edges would change.
+    fits = f"num-edges={len(topology)}" if all(profile.edge for profile in profiles) else "edge-name for every node"
+    logger.warning("num-edges = %d, but there are %s: set %s, or correct NODE_CONFIG", num_edges, there, fits)
 
 
 def log_joined(profiles: Sequence[Profile], edges: Topology) -> None:

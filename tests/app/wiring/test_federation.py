@@ -257,6 +257,26 @@ def test_every_client_that_joined_has_a_line_with_its_edge(caplog):
     assert joined(caplog, 2, algorithm="fedavg") == ["client 0 joined", "client 1 joined"]
 
 
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        (("a", "b", "c", "a"), "3 by the edge-name of nodes, ['a', 'b', 'c']: set num-edges=3, or correct NODE_CONFIG"),
+        (("a", "a", "a", "a"), "1 by the edge-name of nodes, ['a']: set num-edges=1, or correct NODE_CONFIG"),
+        (
+            ("a", "", "", ""),
+            "3 by the edge-name of nodes, ['edge-0', 'edge-1', 'a']: "
+            "set edge-name for every node, or correct NODE_CONFIG",
+        ),
+        (("a", "b", "b", "a"), None),
+        (("", "", "", ""), None),
+    ],
+)
+def test_another_number_of_edges_than_asked_for_is_told(names, said, caplog):
+    lines = joined(caplog, 4, [{"edge-name": name} for name in names], num_edges=2)
+    warnings = [line for line in lines if not line.startswith("client ")]
+    assert warnings == ([f"num-edges = 2, but there are {said}"] if said else [])
+
+
 def test_many_clients_that_joined_have_one_line(caplog):
     assert len(joined(caplog, 20)) == 20
     assert joined(caplog, 21, num_edges=3) == ["21 clients joined (3 edges)"]
