@@ -666,11 +666,11 @@ class Report(Section):
     """Draw the plots at the end. `false` saves the time, as in a sweep of many short runs; `report_again` [draws them
     later](results.md#reports-of-a-run-that-is-over).
     """
-    ledger: Annotated[bool, Tag.HOW] = False
+    ledger: Annotated[bool, Tag.OWN_AT_EDGES, Tag.HOW] = False
     """In process: before a run, try what a round of training takes of a client and of its edge in memory and
     arithmetic, for `summary.json` ([the ledger](split-ledger.md)). It costs the time of a round of one edge.
     """
-    tracker: Annotated[Trackers, BeforeValidator(parse_trackers), Tag.BESIDE] = Trackers((), "")
+    tracker: Annotated[Trackers, BeforeValidator(parse_trackers), Tag.OWN_AT_EDGES, Tag.BESIDE] = Trackers((), "")
     """Who gets [settings and figures](tracker.md): `"tensorboard"`, `"mlflow"`, `"wandb"` or `"trackio"`, with
     arguments or without, or an object of your own with a method `round_over(number, line)`:
     `"package.module:Class(argument=value)"`; several with commas between them.

@@ -72,22 +72,13 @@ def gather_edges(grid: Grid, num_edges: int, deploy: Deploy, edge_names: Sequenc
         If too few or too many answer within `deploy.wait-for-nodes` seconds, or two are of the same edge.
     """
     edges: dict[str, EdgeHost] = {}
+    said = set[tuple[int, str]]()
     try:
         for answers in answers_of_nodes(grid, num_edges, deploy.wait_for_nodes, partial(ask_edges, grid, deploy)):
-            for edge in answers:
-                if edge_names and edge.name not in edge_names:
-                    allowed = f"allowed is one of edge-names, {', '.join(edge_names)}"
-                    leave_out(edge.gateway, f"it is the gateway of edge {edge.name!r}: {allowed}")
-                    continue
-                if edge.name in edges:
-                    both = f"{edges[edge.name].gateway} and {edge.gateway}"
-                    raise UserError(f"nodes {both} are both gateways of edge {edge.name!r}: an edge has one")
-                edges[edge.name] = edge
-                if edge.version != (own := maker()["version"]):
-                    versions = f"{edge.version or 'an older version'}, the cloud {own}: install the same on both"
-                    logger.warning("edge %r runs %s", edge.name, versions)
-                numbers = ", ".join(str(profile.partition_id) for profile in edge.clients)
-                logger.info("edge %r joined, with clients %s (gateway: node %d)", edge.name, numbers, edge.gateway)
+            before, edges = edges, _one_each(answers, edge_names, said)
+            for edge in edges.values():
+                if edge is not before.get(edge.name):
+                    _log_joined(edge)
             if len(edges) >= num_edges:
                 break
     except TimeoutError:
@@ -99,6 +90,28 @@ def gather_edges(grid: Grid, num_edges: int, deploy: Deploy, edge_names: Sequenc
     if len(edges) > num_edges:
         raise bad_value("num-edges", num_edges, f"{len(edges)}, the number of edges that answered: {', '.join(edges)}")
     return list(edges.values())
+
+
+def _one_each(hosts: Iterable[EdgeHost], edge_names: Sequence[str], said: set[tuple[int, str]]) -> dict[str, EdgeHost]:
+    edges: dict[str, EdgeHost] = {}
+    for edge in hosts:
+        if edge_names and edge.name not in edge_names:
+            allowed = f"allowed is one of edge-names, {', '.join(edge_names)}"
+            leave_out(edge.gateway, f"it is the gateway of edge {edge.name!r}: {allowed}", said)
+            continue
+        if edge.name in edges:
+            both = f"{edges[edge.name].gateway} and {edge.gateway}"
+            raise UserError(f"nodes {both} are both gateways of edge {edge.name!r}: an edge has one")
+        edges[edge.name] = edge
+    return edges
+
+
+def _log_joined(edge: EdgeHost) -> None:
+    if edge.version != (own := maker()["version"]):
+        versions = f"{edge.version or 'an older version'}, the cloud {own}: install the same on both"
+        logger.warning("edge %r runs %s", edge.name, versions)
+    numbers = ", ".join(str(profile.partition_id) for profile in edge.clients)
+    logger.info("edge %r joined, with clients %s (gateway: node %d)", edge.name, numbers, edge.gateway)
 
 
 def ask_edges(grid: Grid, deploy: Deploy, node_ids: Iterable[int]) -> dict[int, EdgeHost]:

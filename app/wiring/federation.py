@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from flwr.serverapp import Grid
 
-from espalier.app.ground.errors import UserError, bad_value
+from espalier.app.ground.errors import UserError, bad_value, shown
 from espalier.app.settings.sections import Deploy
 from espalier.app.tasks.task import Task
 from espalier.clients.messages.profile import ProfileQuery
@@ -66,8 +66,7 @@ def gather_clients(
     try:
         for answers in answers_of_nodes(grid, num_clients, deploy.wait_for_nodes, ask):
             are_there = True
-            for profile in answers:
-                _take_in(profiles, profile, said)
+            profiles = _one_each(answers, said)
             if len(profiles) == num_clients:
                 break
     except TimeoutError as error:
@@ -131,8 +130,7 @@ def gather_devices(grid: Grid, num_clients: int, deploy: Deploy, measure: Measur
     ask = _asking(grid, num_clients, deploy, measure, fault_of, said)
     try:
         for answers in answers_of_nodes(grid, deploy.edge_clients, deploy.wait_for_nodes, ask):
-            for profile in answers:
-                _take_in(profiles, profile, said)
+            profiles = _one_each(answers, said)
             if len(profiles) >= deploy.edge_clients:
                 break
     except TimeoutError as error:
@@ -145,10 +143,10 @@ def gather_devices(grid: Grid, num_clients: int, deploy: Deploy, measure: Measur
 def answers_of_nodes(
     grid: Grid, count: int, seconds: float, ask: Callable[[list[int]], Mapping[int, Answer]]
 ) -> Iterator[list[Answer]]:
-    """Yield what nodes answer: those that are connected once there are `count`, then those that join.
+    """Yield the answers of the nodes that are connected, first come first, again and again once there are `count`.
 
-    Who gives no answer, for a device may be set up wrongly at first, is asked again when it has been away, and after
-    5 s, 10 s and so on, up to 5 minutes.
+    A node that has been away is asked anew, for its config may be another one. Who gives no answer, for a device may be
+    set up wrongly at first, is also asked again after 5 s, 10 s and so on, up to 5 minutes.
 
     Parameters
     ----------
@@ -168,22 +166,22 @@ def answers_of_nodes(
     """
     deadline = time.monotonic() + seconds
     node_ids = wait_for_nodes(grid, count, timeout_seconds=seconds)
-    answered: set[int] = set()
+    answers: dict[int, Answer] = {}
     again: dict[int, tuple[float, float]] = {}  # when to ask a node that gave no answer, and the pause after that
     while True:
         now, connected = time.monotonic(), set(node_ids)
         again = {node_id: when for node_id, when in again.items() if node_id in connected}
-        due = [n for n in node_ids if n not in answered and (n not in again or again[n][0] <= now)]
+        answers = {node_id: answer for node_id, answer in answers.items() if node_id in connected}
+        due = [n for n in node_ids if n not in answers and (n not in again or again[n][0] <= now)]
         if due:
             asked = time.monotonic()
-            answers = ask(due)
+            answers |= ask(due)
             # A SuperNode that starts again keeps the request for a minute and fails it; it must be asked once more.
             deadline += time.monotonic() - asked
-            answered |= answers.keys()
-            for node_id in set(due) - answered:
+            for node_id in set(due) - answers.keys():
                 pause = again[node_id][1] if node_id in again else FIRST_PAUSE_SECONDS
                 again[node_id] = (time.monotonic() + pause, min(2 * pause, LONGEST_PAUSE_SECONDS))
-            yield list(answers.values())
+        yield list(answers.values())
         if time.monotonic() >= deadline:
             silent = f"{len(again)} of {len(node_ids)} connected SuperNodes gave no answer"
             raise TimeoutError(silent if again else f"only {len(node_ids)} SuperNodes are connected: start the others")
@@ -211,7 +209,7 @@ def _asking(
         if profile.num_train_examples < 1:
             fault = f"it has {profile.num_train_examples} training examples: allowed is 1 or more"
         if fault:
-            _say_once(profile.node_id, fault, said)
+            leave_out(profile.node_id, fault, said)
         return not fault
 
     def ask(node_ids: Iterable[int]) -> dict[int, Profile]:
@@ -222,21 +220,22 @@ def _asking(
     return ask
 
 
-def _take_in(profiles: dict[int, Profile], profile: Profile, said: set[tuple[int, str]]) -> None:
-    """Take a node in, unless another one is the same client."""
-    first = profiles.setdefault(profile.partition_id, profile)
-    if first is not profile:
-        _say_once(profile.node_id, f"its partition-id, {profile.partition_id}, is that of node {first.node_id}", said)
+def _one_each(profiles: Iterable[Profile], said: set[tuple[int, str]]) -> dict[int, Profile]:
+    """Return the profile of each client; a node that comes second with a number is left out."""
+    firsts: dict[int, Profile] = {}
+    for profile in profiles:
+        first = firsts.setdefault(profile.partition_id, profile)
+        if first is not profile:
+            fault = f"its partition-id, {profile.partition_id}, is that of node {first.node_id}"
+            leave_out(profile.node_id, fault, said)
+    return firsts
 
 
-def _say_once(node_id: int, fault: str, said: set[tuple[int, str]]) -> None:
-    if (node_id, fault) not in said:
-        said.add((node_id, fault))
-        leave_out(node_id, fault)
-
-
-def leave_out(node_id: int, fault: str) -> None:
-    """Log that a node can't take part; the others go on."""
+def leave_out(node_id: int, fault: str, said: set[tuple[int, str]]) -> None:
+    """Log that a node can't take part, unless it was `said`; the others go on."""
+    if (node_id, fault) in said:
+        return
+    said.add((node_id, fault))
     hint = f"to lock its key out: flwr supernode unregister {node_id} CONNECTION"
     logger.warning("node %d is left out: %s (%s)", node_id, fault, hint)
 
@@ -250,8 +249,19 @@ def assign_edges(profiles: Sequence[Profile], num_edges: int) -> dict[str, list[
         topology = in_blocks(profiles.node_ids, num_edges)
     else:
         topology = group_by_edge(profiles, num_edges)
+        _warn_of_edges(profiles, topology, num_edges)
     log_joined(profiles, topology)
     return topology
+
+
+def _warn_of_edges(profiles: Sequence[Profile], topology: Topology, num_edges: int) -> None:
+    """Warn where nodes name more edges, or fewer, than were asked for."""
+    if len(topology) == num_edges:
+        return
+    there = f"{len(topology)} by the edge-name of nodes, {shown(list(topology))}"
+    # Those without a name are in blocks, which another number of edges would change.
+    fits = f"num-edges={len(topology)}" if all(profile.edge for profile in profiles) else "edge-name for every node"
+    logger.warning("num-edges = %d, but there are %s: set %s, or correct NODE_CONFIG", num_edges, there, fits)
 
 
 def log_joined(profiles: Sequence[Profile], edges: Topology) -> None:

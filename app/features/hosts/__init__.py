@@ -3,8 +3,9 @@
 from flwr.serverapp import Grid
 
 from espalier.app.features.case import Case
-from espalier.app.features.feature import Feature, Scene
+from espalier.app.features.feature import Feature, Scene, Unused
 from espalier.app.ground.errors import bad_value
+from espalier.app.ground.reasons import unused
 from espalier.app.settings.section import Tag
 from espalier.strategies import asking
 from espalier.strategies.topology import TopologyOf
@@ -35,6 +36,15 @@ def check(case: Case) -> None:
             raise bad_value("resume", case.resume, "'' for deploy.role = 'edge': the cloud's run is resumed")
 
 
+def without_use(case: Case) -> Unused:
+    """Yield what the engine has no use for, and at an edge what the cloud's run alone does."""
+    yield from case.engine.without_use
+    yield from unused(
+        (not case.here.has_cloud, ("report.tracker", "report.group", "report.plots"), "the cloud's run reports"),
+        (not case.here.has_cloud, ("edge-names",), "it is for the cloud's run: devices may name deploy.edge-name"),
+    )
+
+
 def nodes_move(case: Case) -> bool:
     """Return whether nodes may name another edge before every global round."""
     return case.deploy.nodes_move and case.on_devices
@@ -50,7 +60,7 @@ def topology_of(scene: Scene, grid: Grid) -> TopologyOf | None:
 HOSTS = Feature(
     name="hosts",
     check=check,
-    without_use=lambda case: case.engine.without_use,
+    without_use=without_use,
     mover=lambda case: ("deploy.nodes-move", "false") if nodes_move(case) else None,
     topology_of=topology_of,
 )

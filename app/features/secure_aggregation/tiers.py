@@ -44,12 +44,24 @@ def in_front(scene: Scene, make_edge: MakeEdge) -> MakeEdge:
     case = scene.case
     if not is_on(case):
         return make_edge
-    most = max((profile.num_train_examples for profile in scene.profiles), default=1)
-    most_weight = 1 if case.train.weighting == "equal" else max(most, 1)
+    most_weights = most_weights_of(scene)
 
     def make(name: str, size: int) -> SecureAggregation:
         return SecureAggregation(
-            make_edge(name, size), terms_of(case), most_weight, derived_seed(case.seed, "secure", name)
+            make_edge(name, size), terms_of(case), most_weights[name], derived_seed(case.seed, "secure", name)
         )
 
     return make
+
+
+def most_weights_of(scene: Scene) -> dict[str, int]:
+    """Return the largest weight of a client by edge: of its own clients, as an edge that has a host knows no others.
+
+    Where clients move, each of all may come.
+    """
+    if scene.case.train.weighting == "equal":
+        return dict.fromkeys(scene.topology, 1)
+    examples = {profile.node_id: profile.num_train_examples for profile in scene.profiles}
+    if scene.case.movers:
+        return dict.fromkeys(scene.topology, max([1, *examples.values()]))
+    return {name: max([1, *map(examples.__getitem__, members)]) for name, members in scene.topology.items()}

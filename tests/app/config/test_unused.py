@@ -8,6 +8,7 @@ from espalier.app.config.together import falling_short
 from espalier.app.config.unused import unused_keys
 from tests.app.runs import run_app
 
+EDGE = {"deploy.role": "edge", "deploy.edge-name": "west", "deploy.edge-folder": "/x", "deploy.edge-clients": 2}
 CHEAPEST = {"algorithm": "rawhfl", "plan.solver": "cheapest-at-full-power"}
 
 
@@ -86,6 +87,10 @@ CHEAPEST = {"algorithm": "rawhfl", "plan.solver": "cheapest-at-full-power"}
             "train.cuda-graph",
             "'cloud' trains nobody",
         ),
+        (EDGE | {"report.tracker": "tensorboard"}, "report.tracker", "the cloud's run reports"),
+        (EDGE | {"report.group": "mine"}, "report.group", "the cloud's run reports"),
+        (EDGE | {"report.plots": False}, "report.plots", "the cloud's run reports"),
+        (EDGE | {"edge-names": "west,east"}, "edge-names", "devices may name deploy.edge-name"),
         ({"train.cuda-graph": True, "algorithm": "sfl-v1"}, "train.cuda-graph", "'sfl-v1' trains no whole model"),
         ({"train.cuda-graph": True, "engine": "in-process", "stack": 4}, "train.cuda-graph", "train side by side"),
         ({"async.mode": "semi-synchronous", "async.staleness": "constant"}, "async.staleness", "no update is late"),

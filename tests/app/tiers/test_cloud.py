@@ -15,6 +15,7 @@ from espalier.clients.messages.edge import PAYLOAD, to_payload
 from espalier.sim.in_process_grid import InProcessGrid
 from tests.app.assembling import config_of
 from tests.app.tiers.hosts import SMALL, cloud_engine, edge_hosts
+from tests.app.wiring.test_federation import at_looks
 
 TWO = {"edge-0": [0, 1], "edge-1": [2, 3]}
 
@@ -79,6 +80,7 @@ def test_learning_rates_that_fall_over_global_rounds_need_as_many_at_the_edges(s
 
 def test_what_is_the_hosts_own_may_differ(short_path):
     own = {"global_rounds": 9, "cloud_strategy": "FedAdam", "evaluate_every": 3}
+    own |= {"report.tracker": "tensorboard", "report.ledger": True}
     config = config_of(role="cloud", **SMALL | own)
     with edge_hosts(short_path, TWO, **SMALL | {"reply_timeout": 9, "stream_port": 1234}) as hosts:
         edges = gathered(hosts, config)
@@ -155,3 +157,28 @@ def test_an_edge_of_another_version_is_told(caplog, own, said):
     grid = InProcessGrid(lambda message, context: Message(RecordDict({PAYLOAD: answer}), reply_to=message), 1)
     gather_edges(grid, 1, Deploy(wait_for_nodes=0))
     assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == said
+
+
+def test_a_gateway_that_has_gone_gives_its_place_to_another_one(caplog):
+    caplog.set_level("INFO", "espalier")
+    names, told = {}, []
+
+    def answer(message, context):
+        told.append(context.node_id)
+        edge = INTRODUCTION | {"name": names[context.node_id], "version": __version__}
+        return Message(RecordDict({PAYLOAD: to_payload(to_bytes(edge))}), reply_to=message)
+
+    grid = InProcessGrid(answer, 4)
+    first, other, late, foreign = grid._nodes
+    names |= {first: "west", other: "west", late: "east", foreign: "north"}
+    grid.disconnect(other)
+    grid.disconnect(late)
+    at_looks(grid, lambda: grid.disconnect(first), lambda: grid.connect(other), lambda: grid.connect(late))
+    edges = gather_edges(grid, 2, Deploy(wait_for_nodes=5), ["west", "east"])
+    assert [(edge.name, edge.gateway) for edge in edges] == [("west", other), ("east", late)]
+    lines = [record.getMessage() for record in caplog.records if record.name == "espalier"]
+    assert sorted(line.split(": ")[0] for line in lines) == sorted([
+        f"node {foreign} is left out",
+        *(f"edge {names[node]!r} joined, with clients 0 (gateway" for node in (first, other, late)),
+    ])  # fmt: skip
+    assert sorted(told) == sorted((first, other, late, foreign))

@@ -67,7 +67,7 @@ CASES = {
 }
 
 
-def state_of(folder, *, left_out=("wall_seconds", "clients", "settings")):
+def state_of(folder, *, left_out=("wall_seconds", "clients", "settings", "files")):
     """Return the state that a run left, as plain data; clients' salts are drawn anew in each run."""
     state = load_state(folder / "state.npz")
     return plain({key: value for key, value in state.items() if key not in left_out}), state["clients"].keys()

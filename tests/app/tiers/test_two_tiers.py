@@ -46,6 +46,7 @@ CASES = {
     },
     "compressed": {"compress_client": "int8", "compress_edge": "qsgd(levels=7)"},
     "compressed-blocks": {"algorithm": "hsfl", "compress_edge": "float16"},
+    "secure": {"secure.aggregation": True, "num_clients": 6},
     "own-task": {"task": "tests.app.own_tasks:Values", "batch_size": 8},
     "own-split-task": {
         "task": "tests.app.own_tasks:Steered",

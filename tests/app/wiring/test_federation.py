@@ -178,6 +178,66 @@ def test_a_device_that_comes_later_as_a_client_that_is_there_is_left_out(caplog)
     assert second.startswith(f"node {nodes[1]} is left out: its partition-id, 1, is that of node {nodes[0]}")
 
 
+def at_looks(grid, *steps):
+    """Do one thing before each look at the connected nodes but the first."""
+    look, left = grid.get_node_ids, [lambda: None, *steps]
+
+    def get_node_ids():
+        if left:
+            left.pop(0)()
+        return look()
+
+    grid.get_node_ids = get_node_ids
+
+
+def started_again(grid, node_id, key, value):
+    """Return steps in which a node is stopped, and comes back with another value in its config."""
+
+    def come_back():
+        grid._nodes[node_id].config[key] = value
+        grid.connect(node_id)
+
+    return lambda: grid.disconnect(node_id), come_back
+
+
+def test_an_edge_name_that_is_corrected_while_others_are_awaited_holds():
+    grid, nodes = federation_of(0, 1, 2, 3, edges=["wset", "west", "east"])
+    grid.disconnect(nodes[2])
+    at_looks(grid, *started_again(grid, nodes[0], "edge-name", "west"), lambda: grid.connect(nodes[2]))
+    profiles = gather_clients(grid, 3, Deploy(wait_for_nodes=5))
+    assert [profile.edge for profile in profiles] == ["west", "west", "east"]
+
+
+def test_a_partition_id_that_is_corrected_while_others_are_awaited_holds(monkeypatch):
+    monkeypatch.setattr("espalier.app.wiring.federation.FIRST_PAUSE_SECONDS", 0.1)
+    grid, nodes = federation_of(0, 0, 2)
+    wrong, right = sorted(nodes[:2])
+    at_looks(grid, *started_again(grid, wrong, "partition-id", 1))
+    profiles = gather_clients(grid, 3, Deploy(wait_for_nodes=5))
+    assert [profile.node_id for profile in profiles] == [right, wrong, nodes[2]]
+
+
+def test_a_client_that_has_gone_gives_its_place_to_another_device(caplog):
+    grid, (first, other, late, none) = federation_of(0, 0, 1, 3)
+    grid.disconnect(other)
+    grid.disconnect(late)
+    at_looks(grid, lambda: grid.connect(other), lambda: grid.disconnect(first), lambda: grid.connect(late))
+    profiles = gather_clients(grid, 2, Deploy(wait_for_nodes=5))
+    assert [profile.node_id for profile in profiles] == [other, late]
+    foreign, second = told(caplog)
+    assert foreign.startswith(f"node {none} is left out: its partition-id is 3")
+    assert second.startswith(f"node {other} is left out: its partition-id, 0, is that of node {first} (")
+
+
+def test_a_device_that_has_gone_gives_its_place_to_another_one():
+    deploy = Deploy(role="edge", edge_name="west", edge_folder="/x", edge_clients=2, wait_for_nodes=5)
+    grid, (first, other, late, _) = federation_of(0, 0, 1, 3)
+    grid.disconnect(other)
+    grid.disconnect(late)
+    at_looks(grid, lambda: grid.disconnect(first), lambda: grid.connect(other), lambda: grid.connect(late))
+    assert [profile.node_id for profile in gather_devices(grid, 3, deploy)] == [other, late]
+
+
 def joined(caplog, num_clients, node_configs=None, **settings):
     caplog.set_level(logging.INFO, "espalier")
     config = config_of(num_clients=num_clients, **settings)
@@ -195,6 +255,26 @@ def test_every_client_that_joined_has_a_line_with_its_edge(caplog):
         "client 2 joined (edge west)",
     ]
     assert joined(caplog, 2, algorithm="fedavg") == ["client 0 joined", "client 1 joined"]
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        (("a", "b", "c", "a"), "3 by the edge-name of nodes, ['a', 'b', 'c']: set num-edges=3, or correct NODE_CONFIG"),
+        (("a", "a", "a", "a"), "1 by the edge-name of nodes, ['a']: set num-edges=1, or correct NODE_CONFIG"),
+        (
+            ("a", "", "", ""),
+            "3 by the edge-name of nodes, ['edge-0', 'edge-1', 'a']: "
+            "set edge-name for every node, or correct NODE_CONFIG",
+        ),
+        (("a", "b", "b", "a"), None),
+        (("", "", "", ""), None),
+    ],
+)
+def test_another_number_of_edges_than_asked_for_is_told(names, said, caplog):
+    lines = joined(caplog, 4, [{"edge-name": name} for name in names], num_edges=2)
+    warnings = [line for line in lines if not line.startswith("client ")]
+    assert warnings == ([f"num-edges = 2, but there are {said}"] if said else [])
 
 
 def test_many_clients_that_joined_have_one_line(caplog):
