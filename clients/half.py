@@ -60,7 +60,9 @@ class ClientHalf:
 
     def __post_init__(self) -> None:
         """Refuse mods that are not in lists by message type."""
-        if not isinstance(self.mods, Mapping) or not all(isinstance(own, Sequence) for own in self.mods.values()):
+        if not isinstance(self.mods, Mapping) or not all(
+            isinstance(own, Sequence) and not isinstance(own, str) for own in self.mods.values()
+        ):
             raise TypeError('ClientHalf.mods: allowed are lists of mods by message type, such as {"train": [mod]}')
 
     @property

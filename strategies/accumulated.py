@@ -158,7 +158,8 @@ def step(
     """Return the model after eq. 15, summed in the order of `gradients`.
 
     What has no gradient is not divided by p_sc, which would carry it beyond what any client has: statistics, such as
-    BatchNorm's variances, integers, which move by their mean difference, and truth values, which change as most do.
+    BatchNorm's variances, integers, which move by their mean difference, and truth values, which change where
+    more than half of those wanted say so.
     """
     result = ArrayRecord()
     for name, array in arrays.items():

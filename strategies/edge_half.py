@@ -281,7 +281,7 @@ class GuardOfTold:
         While nothing is known of what is usual, only what is absurd beside these weights is too long: it need not be of
         their kind.
         """
-        if (guard := self._guard) is None:
+        if (guard := self._guard) is None or guard.guard.mode == "off" or not any(told.values()):
             return dict(told), {}
         length = size_of_weights(_as_arrays(start)) * (
             ABSURD / guard.guard.update_norm if guard.guard.update_norm else 1

@@ -57,7 +57,7 @@ def check_names_that_stay(algorithm: Algorithm, model: nn.Module) -> None:
             raise UserError(f"{known} and {name} are one weight of the model, {why}; allowed are two weights")
 
 
-def check_edge_fits(algorithm: Algorithm, site: Site, made: Strategy | EdgeRounds) -> None:
+def check_edge_fits(algorithm: Algorithm, model: nn.Module, made: Strategy | EdgeRounds) -> None:
     """Raise UserError where an edge's strategy would leave out all clients for what their half keeps, or tells beside.
 
     Edges with rounds of another kind, as those that split, have to see to that themselves.
@@ -65,7 +65,7 @@ def check_edge_fits(algorithm: Algorithm, site: Site, made: Strategy | EdgeRound
     client = algorithm.client
     if algorithm.splits or not isinstance(made, (Strategy, StrategyEdge)):
         return
-    stays = client.stays(site.task.new_model()) if client.stays_any else ()
+    stays = client.stays(model) if client.stays_any else ()
     if set(stays) != set(getattr(made, "stays", ())):
         what = "keep out of messages what its ClientHalf.stays names, and nothing else"
     elif client.tells_weights and not isinstance(made, AlgorithmEdge):

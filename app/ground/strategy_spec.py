@@ -77,6 +77,11 @@ class StrategySpec(ObjectSpec):
             raise bad_value(self.key, self.text, STRATEGY_ALLOWED)
         return found
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is Flower's FedAvg, without parameters."""
+        return (self.module, self.name, tuple(self.parameters)) == ("", "FedAvg", ())
+
     def has_any(self, kinds: type[Strategy] | tuple[type[Strategy], ...]) -> bool:
         """Return whether the strategy, or one inside of it, is of one of these classes."""
         return any(isinstance(layer, kinds) for layer in layers(self.build({})))

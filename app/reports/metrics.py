@@ -14,7 +14,7 @@ from espalier.app.meters.seconds import OfEdge
 from espalier.app.reports.best import best_line
 from espalier.clients.messages.train import ACCURACY, LOSS, NUM_EXAMPLES, NUM_VALIDATION, PERSONAL, TOP, VALIDATION
 from espalier.strategies import Evaluation, Failure, Round
-from espalier.strategies.exchange import ARRIVED_LATE, DROPPED_OUT
+from espalier.strategies.exchange import DROPPED_OUT, is_late
 from espalier.strategies.split import Personalised
 
 Line = dict[str, Any]
@@ -155,7 +155,7 @@ def nobody_could_train(lines: Sequence[Mapping[str, Any]]) -> bool:
     """Return whether no client trained for no fault of one: plans left nobody, all were away, dropped out or late."""
     faults = (own for line in lines if line["scope"] == "edge" for own in line["failures"])
     of_training = (own["reason"] for own in faults if own["client"] is not None and "evaluation" not in own)
-    excused = all(reason.startswith((ARRIVED_LATE, DROPPED_OUT)) for reason in of_training)
+    excused = all(is_late(reason) or reason == DROPPED_OUT for reason in of_training)
     return excused and not any(line.get("trained") for line in lines)
 
 

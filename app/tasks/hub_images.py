@@ -81,9 +81,9 @@ def _files_of(pool: "Dataset", column: str) -> "Dataset | None":
 
 def _deep_mode(file: Mapping[str, Any]) -> str:
     """Return the mode of a file's image with more than 8 bits per channel, of which the library keeps half."""
-    if file["bytes"] is None:
+    if file["bytes"] is None and not Path(file["path"]).is_file():  # in an archive, which the library alone can open
         return ""
-    with Image.open(BytesIO(file["bytes"])) as image:
+    with Image.open(file["path"] if file["bytes"] is None else BytesIO(file["bytes"])) as image:
         return deep_mode(image)
 
 

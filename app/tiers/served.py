@@ -32,6 +32,7 @@ from espalier.app.tiers.states import AtDriver, WholeState
 from espalier.app.tiers.wire import node_of
 from espalier.app.wiring.clients import client_half, looked_up_once
 from espalier.app.wiring.edges import metered_edge
+from espalier.app.wiring.federation import told_clients
 from espalier.app.wiring.one_server import (
     Assembled,
     clients_and_edges,
@@ -249,7 +250,8 @@ def assemble_served(
     tuple[Assembled, Engine]
         Who takes part, and the engine to run with: its nodes are the edges.
     """
-    profiles, topology = clients_and_edges(config, engine.grid, streams)
+    told = told_clients(task, engine.numbers) if engine.numbers and not config.measures else None
+    profiles, topology = clients_and_edges(config, engine.grid, streams, told)
     client_of = clients_by_node(profiles)
     clients = {name: [client_of[node_id] for node_id in members] for name, members in topology.items()}
     sizes = {name: len(members) for name, members in topology.items()}

@@ -81,7 +81,7 @@ def edges_here(
             auxiliary=head,
         )
         made = own_edge(algorithm, site) if algorithm.written else algorithm.make_edge(site)
-        check_edge_fits(algorithm, site, made)
+        check_edge_fits(algorithm, model, made)
         if not task.has_corners:
             return made
         if not algorithm.averages:

@@ -101,6 +101,10 @@ class Pass:
         """Return those of a model's weights that this trains; ValueError if it names none of them."""
         if self.trains is None:
             return list(names)
+        if not self.trains:
+            raise ValueError(
+                "the pass trains none of the model's weights: there are none that train in that part of it"
+            )
         if not (found := [name for name in names if name in self.trains]) and names:
             raise ValueError(f"Pass.trains names no weight that trains: allowed are whole names, such as {names[0]!r}")
         return found
@@ -189,11 +193,20 @@ def _tensors(what: str, given: Any) -> dict[str, Tensor]:
     """Return what a rule says by name, numbers as tensors without dimensions; TypeError for anything else."""
     if not isinstance(given, Mapping):
         raise TypeError(f"Done.{what} is of {type(given).__name__}: allowed are tensors and numbers by name")
-    made = {n: torch.tensor(float(v), dtype=torch.float64) if isinstance(v, Real) else v for n, v in given.items()}
-    for name, value in made.items():
+    made = dict(given)
+    for name, value in given.items():
         if not isinstance(value, Tensor):
-            raise TypeError(f"Done.{what}[{name!r}] is of {type(value).__name__}: allowed are tensors and numbers")
+            made[name] = _as_tensor(f"Done.{what}[{name!r}]", value)
     return made
+
+
+def _as_tensor(what: str, value: Any) -> Tensor:
+    if not isinstance(value, Real):
+        raise TypeError(f"{what} is of {type(value).__name__}: allowed are tensors and numbers")
+    try:
+        return torch.tensor(float(value), dtype=torch.float64)
+    except OverflowError:
+        raise ValueError(f"{what} is a whole number beyond those of float64") from None
 
 
 def _is_whole_number(tensor: Tensor) -> bool:

@@ -131,8 +131,9 @@ class FslSage(SplitFedV2):
         self._due: set[int] = set()  # node ids of those who have not got theirs
         self._kept: dict[int, tuple[Tensor, Tensor]] = {}  # their last activations and labels
         self._came: dict[int, list[MiniBatch]] = {}  # in this round
-        self._nodes: list[int] = []  # the edge's, in client order
-        self._members: list[int] = []  # likewise, as of its state: in a run that is resumed they may have other ids
+        self._nodes: list[int] = []  # the edge's as the run begins, in client order
+        self._nodes_before: list[int] = []  # likewise, of a run that is resumed: they may have had other ids
+        self._members: list[int] = []  # the edge's in the last round
 
     def check_nodes(self, name: str, members: Sequence[int]) -> None:
         """Take note of the edge's nodes."""
@@ -142,7 +143,7 @@ class FslSage(SplitFedV2):
     def take_members(self, members: Sequence[int]) -> None:
         """Let heads go down to those who come back: another edge may have given them others meanwhile."""
         self._due |= self._heads.keys() & (set(members) - set(self._members))
-        self._nodes = self._members = list(members)
+        self._members = list(members)
 
     def split_round(
         self,
@@ -192,11 +193,11 @@ class FslSage(SplitFedV2):
 
     def clients_begin_anew(self) -> None:
         """Let all heads go down again, to nodes that may have other ids than they had."""
-        if len(self._members) == len(self._nodes):
-            now = dict(zip(self._members, self._nodes, strict=True))
+        if len(self._nodes_before) == len(self._nodes):
+            now = dict(zip(self._nodes_before, self._nodes, strict=True))
             self._heads = {now[node_id]: head for node_id, head in self._heads.items() if node_id in now}
             self._kept = {now[node_id]: examples for node_id, examples in self._kept.items() if node_id in now}
-            self._members = self._nodes  # it may be told so once more
+            self._nodes_before = self._nodes  # it may be told so once more
         self._due = set(self._heads)
 
     def _keep(self, node_id: int) -> None:
@@ -227,7 +228,8 @@ class FslSage(SplitFedV2):
         heads = {str(node_id): to_record(head) for node_id, head in self._heads.items()}
         kept = {str(n): to_record({"activations": a, "labels": y}) for n, (a, y) in self._kept.items()}
         own = {"heads": heads, "kept": kept, "due": sorted(map(str, self._due))}
-        return {**super().state_dict(), **own, "members": list(map(str, self._members))}
+        members = {"members": list(map(str, self._nodes)), "present": list(map(str, self._members))}
+        return {**super().state_dict(), **own, **members}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take back what `state_dict` returned."""
@@ -236,4 +238,5 @@ class FslSage(SplitFedV2):
         kept = {int(node_id): to_weights(examples) for node_id, examples in state["kept"].items()}
         self._kept = {node_id: (examples["activations"], examples["labels"]) for node_id, examples in kept.items()}
         self._due = set(map(int, state["due"]))
-        self._members = list(map(int, state.get("members", [])))  # an earlier edition saved none
+        self._nodes_before = list(map(int, state.get("members", [])))  # an earlier edition saved none
+        self._members = list(map(int, state.get("present", [])))

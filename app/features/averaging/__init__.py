@@ -19,7 +19,7 @@ from espalier.strategies.randomness import sample_size
 def check(case: Case) -> None:
     """Refuse strategies, weights and rates that the algorithm has no use for, and more edges than clients."""
     _refuse_unused_strategy(case.algorithm, case.over_clients, is_flat=case.is_flat)
-    if case.algorithm.sends_nothing and (cloud := case.federation.cloud_strategy).text != "FedAvg":
+    if case.algorithm.sends_nothing and not (cloud := case.federation.cloud_strategy).is_plain:
         raise bad_value(cloud.key, cloud.text, f"'FedAvg': {case.algorithm.name} averages nothing")
     _check_weighting(case.algorithm, case.train, is_flat=case.is_flat)
     _check_steps(case.algorithm, case.train)
@@ -135,10 +135,12 @@ def without_use(case: Case) -> Unused:
     # The server's blocks have the clients' momentum by default.
     of_server = trains_server and split.server_optimizer == "sgd" and split.server_momentum == case.train.momentum
     over = case.federation.edge_strategy
+    # Parameters may say who is selected; FedProx draws steps.
+    averages_only = algorithm.sends_nothing and not (over.parameters or over.proximal_mu)
     slots_pass, in_cells = task_kind(case.data).grows, case.rule or goes_by_edges(case.data.partition)
     return unused(
         (case.is_flat and algorithm.strategy_key != "edge-strategy", ("edge-strategy",), no_edges),
-        (algorithm.sends_nothing and not over.proximal_mu, (over.key,), f"{algorithm.name} averages nothing"),
+        (averages_only, (over.key,), f"{algorithm.name} averages nothing"),
         (case.is_flat and not slots_pass, ("edge-rounds",), no_edges),
         (case.is_flat and not in_cells, ("num-edges",), no_edges),
         (case.train.optimizer != "sgd" and not of_server, ("train.momentum",), f"optimizer = {case.train.optimizer!r}"),

@@ -188,6 +188,23 @@ def test_a_client_that_comes_back_gets_the_head_that_its_edge_has_fitted(tmp_pat
     assert due == [home._due, other._due]
 
 
+def test_heads_stay_with_their_clients_where_some_have_changed_places_and_clients_begin_anew(tmp_path):
+    (tmp_path / "moves.csv").write_text("client,from,edge\n0,3,edge-1\n2,3,edge-0\n")
+    settings = {"algorithm": "fsl-sage", "fsl_sage.fit_every": 2, "fsl_sage.fit_steps": 2, "num_edges": 2}
+    settings |= {"edge_rounds": 1, "availability_moves": str(tmp_path / "moves.csv")}
+    engine, federation, model = begun(**settings)
+    for _ in federation.hierarchical.rounds(engine.grid, model, 4):
+        pass
+    before = {name: edge.inner._heads for name, edge in federation.hierarchical.edges.items()}
+    resumed = begun(**settings)[1].hierarchical
+    resumed.load_state_dict(from_bytes(to_bytes(federation.hierarchical.state_dict())))
+    resumed.clients_begin_anew()
+    for name, edge in resumed.edges.items():
+        assert edge.inner._heads
+        for node_id, head in edge.inner._heads.items():
+            assert same_weights_of(head, before[name][node_id])
+
+
 def same_weights_of(left, right):
     return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
 

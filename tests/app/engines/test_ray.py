@@ -81,9 +81,9 @@ def test_a_run_goes_on_with_another_engine_and_number_of_workers(ray_here, tmp_p
     assert (here / "best-model.pt").read_bytes() == (there / "best-model.pt").read_bytes()
 
 
-@pytest.mark.parametrize("task", ["Measured", "Broken"])
-def test_a_task_of_ones_own_reads_its_data_in_each_worker(ray_here, tmp_path, task):
-    settings = {"algorithm": "fedavg", "task": f"tests.app.own_tasks:{task}", "num_clients": 3, "batch_size": 8}
+@pytest.mark.parametrize(("algorithm", "task"), [("fedavg", "Measured"), ("fedavg", "Broken"), ("h-fedavg", "Broken")])
+def test_a_task_of_ones_own_reads_its_data_in_each_worker(ray_here, tmp_path, algorithm, task):
+    settings = {"algorithm": algorithm, "task": f"tests.app.own_tasks:{task}", "num_clients": 4, "batch_size": 8}
     here = run_app(tmp_path / "here", **settings)
     assert same_runs(here, run_app(tmp_path / "there", engine="ray", ray_workers=2, **settings))
     failures = [who for line in lines(here, "edge") for who in line["failures"]]

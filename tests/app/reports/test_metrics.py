@@ -6,7 +6,7 @@ import pytest
 from flwr.app import MetricRecord
 
 from espalier.app.reports.final import report_again, result_table
-from espalier.app.reports.metrics import FIELDS, is_evaluation, summarise, top_m
+from espalier.app.reports.metrics import FIELDS, is_evaluation, nobody_could_train, summarise, top_m
 from espalier.app.reports.progress import LogProgress
 from espalier.app.run.run import run
 from espalier.app.wiring.clients import client_task
@@ -192,3 +192,20 @@ def test_training_metrics_do_not_pass_for_those_of_the_evaluation(tmp_path):
     lying = lines(results, "edge")[1]
     assert "train_accuracy" not in lying
     assert lying["train_loss"] > 0
+
+
+@pytest.mark.parametrize(
+    ("reason", "is_nobodys"),
+    [
+        ("it dropped out before it answered", True),
+        ("its result arrived after the deadline", True),
+        ("no result within the deadline of 5 s", True),
+        ("RuntimeError: no such column", False),
+    ],
+)
+def test_nobody_could_train_where_who_was_asked_was_late_or_away(reason, is_nobodys):
+    failure = {"edge_round": 1, "client": 0, "reason": reason}
+    of_evaluation = {"evaluation": True, "client": 0, "reason": "RuntimeError: no such column"}
+    line = {"scope": "edge", "trained": False, "failures": [failure, of_evaluation]}
+    assert nobody_could_train([line]) == is_nobodys
+    assert not nobody_could_train([line, {**line, "trained": True}])
