@@ -123,6 +123,7 @@ def test_the_fields_of_lines_are_all_known(tmp_path):
         "planned": {"algorithm": "rawhfl", "plan.selected-per-edge": 1, **unsure, **SETTINGS},
         "asynchronous": {"algorithm": "h-fedavg-ub", "async.mode": "fedbuff", "async.buffer-size": 1, **SETTINGS},
         "private": {"algorithm": "h-fedavg", "train.weighting": "equal", **BUDGET, **SETTINGS},
+        "masked": {"algorithm": "h-fedavg", "secure.aggregation": True, **SETTINGS, "num-clients": 6},
         "coming and going": {"algorithm": "h-fedavg", "availability.drop-out": 0.1, **SETTINGS},
     }.items():
         folder = run_app(tmp_path / name, **settings)
@@ -130,7 +131,7 @@ def test_the_fields_of_lines_are_all_known(tmp_path):
         assert set(found) <= FIELDS | measured
         seen |= set(found)
         assert ("async" in found) == (name == "asynchronous")
-    of_averages = {name for name in FIELDS if name.startswith("privacy-")}  # in no line
+    of_averages = {name for name in FIELDS if name.startswith(("privacy-", "secure-"))}  # in no line
     assert seen >= FIELDS - {"evaluation_failures", "cloud_failures", "made_no_model"} - of_averages
 
 
