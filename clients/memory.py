@@ -15,6 +15,8 @@ KEPT = "kept"  # of a rule, see `espalier.clients.shared.local_round.Done`
 OWN_WEIGHTS = "own-weights"  # that never leave the client
 START = "round-start"  # what a round that is under way began from
 RUN = "edge-run"  # the name of the run that all of it is of, also in instructions
+# Of no run. Messages that come before the first instruction leave them.
+LABELS_SALT, SECURE_SESSION = "labels-salt", "secure-session"
 
 
 def kept(context: Context, record: str = KEPT) -> dict[str, Tensor]:
@@ -27,7 +29,7 @@ def forget_other_run(message: Message, context: Context) -> None:
     """Forget all that is kept of another run, where an instruction names its own."""
     run = next((own[RUN] for own in records_in(message.content, ConfigRecord).values() if RUN in own), None)
     if run is not None and context.state.get(RUN) != ConfigRecord({RUN: run}):
-        for record in list(context.state):
+        for record in set(context.state) - {LABELS_SALT, SECURE_SESSION}:
             del context.state[record]
         context.state[RUN] = ConfigRecord({RUN: run})
 

@@ -2,12 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
 
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 
 from ..half import Handler
-from ..memory import start_of_round
+from ..memory import SECURE_SESSION, start_of_round
 from ..messages.instruction import begins_round, ends_round
 from ..messages.learned import learned_in
 from ..messages.secure import (
@@ -45,9 +44,6 @@ from ..shared.secure.terms import SecureTerms
 from ..task import ClientTask
 from .identity import Identity, identity_of
 from .session import NO_SIGNERS, UNSIGNED, SecureSession
-
-# Records of a node's state, which never travel.
-SESSION: Final = "secure-session"
 
 
 def refuse(message: Message, context: Context, task: ClientTask) -> Message:
@@ -207,7 +203,7 @@ class _Learned:
 
 
 def _session(context: Context) -> SecureSession:
-    kept = context.state.config_records.get(SESSION)
+    kept = context.state.config_records.get(SECURE_SESSION)
     if kept is None:
         raise ValueError("it has no keys of this edge round")
     known: Mapping[str, object] = kept
@@ -215,8 +211,8 @@ def _session(context: Context) -> SecureSession:
 
 
 def _keep(context: Context, session: SecureSession) -> None:
-    context.state[SESSION] = ConfigRecord(session.to_config())
+    context.state[SECURE_SESSION] = ConfigRecord(session.to_config())
 
 
 def _forget(context: Context) -> None:
-    context.state.pop(SESSION, None)
+    context.state.pop(SECURE_SESSION, None)

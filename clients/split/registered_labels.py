@@ -8,12 +8,10 @@ import torch
 from flwr.app import ConfigRecord, Context, Message
 from torch import Tensor
 
+from ..memory import LABELS_SALT
 from ..messages.labels import LabelTerms, RegisteredLabels
 from ..messages.split_names import INDICES, KEPT, LABELS_CHANGED
 from ..task import ClientTask
-
-# Record of a node's state, and its key.
-SALT = "labels-salt"
 
 
 def labels_digest(context: Context, task: ClientTask) -> int:
@@ -25,9 +23,9 @@ def labels_digest(context: Context, task: ClientTask) -> int:
     another digest, and the labels are registered anew, as where they have changed. Two registrations of the same labels
     have the same digest, so either is good. Nothing that is trained or drawn depends on it.
     """
-    if SALT not in context.state.config_records:
-        context.state[SALT] = ConfigRecord({SALT: secrets.token_bytes(16)})
-    salt = bytes(context.state.config_records[SALT][SALT])  # type: ignore[arg-type]
+    if LABELS_SALT not in context.state.config_records:
+        context.state[LABELS_SALT] = ConfigRecord({LABELS_SALT: secrets.token_bytes(16)})
+    salt = bytes(context.state.config_records[LABELS_SALT][LABELS_SALT])  # type: ignore[arg-type]
     labels = np.ascontiguousarray(task.train.labels.cpu().numpy(), "<i4")
     return int.from_bytes(blake2b(labels.data, key=salt, digest_size=8).digest()) >> 1
 

@@ -283,23 +283,43 @@ def test_an_interrupted_cloud_goes_on_from_its_last_round_while_the_edges_run(tm
     assert same_figures(cloud, server, bytes_too=True)
 
 
-def test_a_cloud_killed_in_a_round_goes_on_with_clients_that_begin_anew_with_their_edges(
-    tmp_path, short_path, monkeypatch
-):
-    settings, arrived = SMALL | KEEP["scaffold"], []
+def killed_in_round_2(folder, hosts, settings, monkeypatch):
+    """Return the folder of a cloud's run that goes on after it was killed: one of the edges' answers is lost."""
+    arrived = []
 
     def killed(reply):
         arrived.append(reply.metadata.message_type)
-        if arrived.count(TRAIN_EDGE) == 4:  # both edges have trained in round 2, and one of the answers is lost
+        if arrived.count(TRAIN_EDGE) == 4:  # both edges have trained
             arrived.append(TRAIN_EDGE)
             raise KeyboardInterrupt
         return reply_of(reply)
 
     monkeypatch.setattr(remote_edge, "reply_of", killed)
+    with pytest.raises(KeyboardInterrupt):
+        run_cloud(folder, hosts, **settings)
+    return run_cloud(folder, hosts, output_dir="", resume=str(folder), **settings)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"algorithm": "phsfl", "label_policy": "indices"}, {"algorithm": "scaffold", "secure.aggregation": True}],
+    ids=lambda settings: settings["algorithm"],
+)
+def test_clients_that_begin_anew_keep_what_is_of_no_run(tmp_path, short_path, monkeypatch, settings):
+    """A device keeps nothing of a message that it fails on: it would never get beyond labels or keys that it forgets."""
+    settings = SMALL | {"num_clients": 6} | settings
+    with edge_hosts(short_path, {"edge-0": [0, 1, 2], "edge-1": [3, 4, 5]}, **settings) as hosts:
+        cloud = killed_in_round_2(tmp_path / "cloud", hosts, settings, monkeypatch)
+    assert summary(cloud)["failures"] == 0
+    assert len(lines(cloud, "global")) == 2
+
+
+def test_a_cloud_killed_in_a_round_goes_on_with_clients_that_begin_anew_with_their_edges(
+    tmp_path, short_path, monkeypatch
+):
+    settings = SMALL | KEEP["scaffold"]
     with edge_hosts(short_path, TWO, **settings) as hosts:
-        with pytest.raises(KeyboardInterrupt):
-            run_cloud(tmp_path / "cloud", hosts, **settings)
-        cloud = run_cloud(tmp_path / "cloud", hosts, output_dir="", resume=str(tmp_path / "cloud"), **settings)
+        cloud = killed_in_round_2(tmp_path / "cloud", hosts, settings, monkeypatch)
         edges = load_state(cloud / "state.npz")["strategies"]["edges"]
         for host in hosts:
             c = to_weights(edges[host.name]["edge"]["half"]["control"])
