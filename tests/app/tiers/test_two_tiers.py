@@ -306,7 +306,7 @@ def killed_in_round_2(folder, hosts, settings, monkeypatch):
     ids=lambda settings: settings["algorithm"],
 )
 def test_clients_that_begin_anew_keep_what_is_of_no_run(tmp_path, short_path, monkeypatch, settings):
-    """A device keeps nothing of a message that it fails on: it would never get beyond labels or keys that it forgets."""
+    """A device keeps nothing of a message that it fails on: it would forget labels, or keys, for ever."""
     settings = SMALL | {"num_clients": 6} | settings
     with edge_hosts(short_path, {"edge-0": [0, 1, 2], "edge-1": [3, 4, 5]}, **settings) as hosts:
         cloud = killed_in_round_2(tmp_path / "cloud", hosts, settings, monkeypatch)
