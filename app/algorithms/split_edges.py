@@ -84,7 +84,7 @@ def server_block_per_client(
 def aggregation(site: Site) -> StrategyEdge | None:
     """Return what aggregates the clients' models by ``edge-strategy``; None for the plain average."""
     spec = site.federation.edge_strategy
-    if spec.text == "FedAvg":
+    if spec.is_plain:
         return None
     strategy = spec.build(ONE_NODE)
     check_minimum(f"edge {site.name!r}", strategy, site.size, "node")

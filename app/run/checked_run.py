@@ -231,7 +231,7 @@ def _smaller_steps(rate: float, server_rate: float, specs: Sequence[StrategySpec
     steps = [f"learning-rate (now {rate:g})"]
     if server_rate:
         steps.append(f"split.server-learning-rate (now {server_rate:g})")
-    others = " and ".join(f"{spec.key} = {spec.text!r}" for spec in specs if spec.text != "FedAvg")
+    others = " and ".join(f"{spec.key} = {spec.text!r}" for spec in specs if not spec.is_plain)
     return f"try a smaller {' or '.join(steps)}" + (f", or other steps of {others}" if others else "")
 
 

@@ -250,8 +250,7 @@ def assemble_served(
     tuple[Assembled, Engine]
         Who takes part, and the engine to run with: its nodes are the edges.
     """
-    told = told_clients(task, engine.numbers) if engine.numbers and not config.measures else None
-    profiles, topology = clients_and_edges(config, engine.grid, streams, told)
+    profiles, topology = clients_and_edges(config, engine.grid, streams, told_clients(task, engine.numbers))
     client_of = clients_by_node(profiles)
     clients = {name: [client_of[node_id] for node_id in members] for name, members in topology.items()}
     sizes = {name: len(members) for name, members in topology.items()}

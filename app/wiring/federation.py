@@ -79,22 +79,22 @@ def gather_clients(
     return [profiles[i] for i in range(num_clients)]
 
 
-def told_clients(task: Task, numbers: Mapping[int, int]) -> LazyProfiles | None:
+def told_clients(task: Task, numbers: Mapping[int, int] | None) -> LazyProfiles | None:
     """Return the profiles of clients whose data this process can tell of, each made when it is looked at.
 
     Parameters
     ----------
     task : Task
         The one that the nodes have, too.
-    numbers : Mapping[int, int]
-        Each client's number by its node id, in client order.
+    numbers : Mapping[int, int], optional
+        Each client's number by its node id, in client order; None where nodes are asked, see `Engine.numbers`.
 
     Returns
     -------
     LazyProfiles or None
         What the nodes would answer; None where the task can't tell without making the data.
     """
-    if task.num_examples(0) is None:
+    if numbers is None or task.num_examples(0) is None:
         return None
 
     def tell(node_id: int, client: int) -> Profile:

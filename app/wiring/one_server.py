@@ -182,8 +182,7 @@ def assemble(
     UserError
         For whatever the user has to change.
     """
-    told = told_clients(task, numbers) if numbers and not config.measures else None
-    profiles, topology = clients_and_edges(config, grid, streams, told)
+    profiles, topology = clients_and_edges(config, grid, streams, told_clients(task, numbers))
     meter = ByteMeter(config.links)
     world = planned_world(config, topology, profiles, task, model)
     scene = associated(Scene(config, profiles, topology, world, model))
@@ -209,7 +208,8 @@ def clients_and_edges(
     config: RunConfig, grid: Grid, streams: Streams | None, told: Sequence[Profile] | None = None
 ) -> tuple[Sequence[Profile], dict[str, list[int]]]:
     """Wait for the clients, unless they are told; return profiles in client order, and node ids by edge."""
-    profiles = _gathered(config, grid, streams) if told is None else told
+    # Who measures is asked.
+    profiles = _gathered(config, grid, streams) if told is None or config.measures else told
     if config.here.has_cloud:
         return profiles, assign_edges(profiles, config.num_edges)
     return profiles, {config.deploy.edge_name: [profile.node_id for profile in profiles]}

@@ -97,7 +97,7 @@ def falls_short(case: Case) -> dict[str, str]:
 
 def _refuse_unused_strategy(algorithm: Algorithm, spec: StrategySpec, *, is_flat: bool) -> None:
     """Refuse a strategy over clients that an algorithm has no use for."""
-    if spec.key == algorithm.strategy_key or spec.text == "FedAvg":
+    if spec.key == algorithm.strategy_key or spec.is_plain:
         return
     others = ", ".join(name for name, other in ALGORITHMS.items() if other.strategy_key == spec.key)
     what = "by edge-strategy alone" if algorithm.strategy_key and algorithm.averages else "nothing"
